@@ -1,0 +1,187 @@
+"""Deployment files: YAML to frozen dataclasses, parsed once; an unknown key, a missing one or a bad value fails.
+
+The only room that reads the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mstar_rt.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The network edge. `port` 0 takes a free one. Binding beyond loopback needs `insecure: true`."""
+
+    host: str = "127.0.0.1"
+    port: int = 50051
+    reflection: bool = False
+    insecure: bool = False
+    max_message_mb: int = 64
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """One worker process. `threads` are torch's intra-op threads; `nice` raises or lowers its priority."""
+
+    rank: int
+    device: str = "cpu"
+    threads: int = 1
+    dtype: str = "float32"
+    max_batch: int = 16
+    kv_memory_mb: int = 256
+    shared_memory_mb: int = 256
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One served model. `options` belong to the family, which refuses those it does not know."""
+
+    name: str
+    family: str
+    checkpoint: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlacementRule:
+    """`nodes` (names of one model's nodes, or "*") run on `ranks`."""
+
+    model: str
+    nodes: tuple[str, ...] = ("*",)
+    ranks: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class DeploymentConfig:
+    """A whole deployment: models, workers, placement and the edge."""
+
+    name: str
+    models: tuple[ModelConfig, ...]
+    workers: tuple[WorkerConfig, ...] = (WorkerConfig(rank=0),)
+    placement: tuple[PlacementRule, ...] = ()
+    server: ServerConfig = ServerConfig()
+    warmup_timeout_s: float = 300.0
+    base_dir: str = "."
+
+    def resolve(self, path: str) -> str:
+        """A path in the file is relative to the file; absolute ones stay."""
+        return path if not path or os.path.isabs(path) else str((Path(self.base_dir) / path).resolve())
+
+
+def load_deployment(path: str | Path) -> DeploymentConfig:
+    """Read one deployment file."""
+    file = Path(path)
+    try:
+        data = yaml.safe_load(file.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"no configuration file at {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    return parse_deployment(data, where=str(path), base_dir=str(file.resolve().parent))
+
+
+def parse_deployment(data: Any, where: str = "config", base_dir: str = ".") -> DeploymentConfig:
+    """Build the dataclasses from plain data and check what no single field can tell."""
+    if isinstance(data, dict) and "base_dir" in data:
+        raise ConfigError(f"{where}: unknown key 'base_dir' (paths are relative to the file)")
+    parsed: DeploymentConfig = _build(DeploymentConfig, data, where)
+    config = dataclasses.replace(parsed, base_dir=base_dir)
+    _check(config, where)
+    return config
+
+
+def config_to_plain(config: DeploymentConfig) -> dict[str, Any]:
+    """Plain data that `config_from_plain` of another process turns back into the same configuration."""
+    return dataclasses.asdict(config)
+
+
+def config_from_plain(data: dict[str, Any]) -> DeploymentConfig:
+    base_dir = str(data.pop("base_dir"))
+    return parse_deployment(data, where="deployment", base_dir=base_dir)
+
+
+def _check(config: DeploymentConfig, where: str) -> None:
+    if not config.models:
+        raise ConfigError(f"{where}: 'models' is empty, name at least one model")
+    _unique([model.name for model in config.models], f"{where}.models: name")
+    _unique([worker.rank for worker in config.workers], f"{where}.workers: rank")
+    for worker in config.workers:
+        for name in ("threads", "max_batch", "kv_memory_mb", "shared_memory_mb"):
+            if getattr(worker, name) < 1:
+                raise ConfigError(f"{where}.workers: {name} is {getattr(worker, name)}, expected at least 1")
+        if worker.dtype not in ("float32", "bfloat16"):
+            raise ConfigError(f"{where}.workers: dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
+    if not 0 <= config.server.port <= 65535:
+        raise ConfigError(f"{where}.server.port is {config.server.port}, expected 0 to 65535")
+    if not 1 <= config.server.max_message_mb <= 1024:
+        raise ConfigError(
+            f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024"
+        )
+
+
+def _unique(values: list[Any], label: str) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{label} {value!r} is given twice")
+
+
+def _build(kind: type, data: Any, where: str) -> Any:
+    """An instance of the frozen dataclass `kind` from a mapping."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where} is {data!r}, expected a mapping with keys of {kind.__name__}")
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for key in data:
+        if key not in fields:
+            raise ConfigError(
+                f"{where}: unknown key {key!r}, {nearest(str(key), set(fields) - {'base_dir'})}"
+            )
+    for name, f in fields.items():
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise ConfigError(f"{where}: key {name!r} is missing")
+    return kind(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the annotated type: dataclasses, tuples of them, plain scalars; no silent conversion."""
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} is {value!r}, expected a list")
+        item = typing.get_args(hint)[0]
+        return tuple(_convert(item, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(typing.get_args(hint)[0], value, where)
+    if origin is dict:
+        hint = dict
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is not Any and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
+        raise ConfigError(f"{where} is {value!r}, expected {hint.__name__}")
+    return value
+
+
+def log_level() -> str:
+    """MSTAR_LOG, one of the logging module's level names; WARNING when unset."""
+    return os.environ.get("MSTAR_LOG", "WARNING").upper()
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Environment of a worker process: its own thread count, whatever the parent has."""
+    count = str(threads)
+    return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}

@@ -1,0 +1,111 @@
+"""Every error a caller of mstar-rt may meet, each with a stable code.
+
+A message is one sentence that says what was wrong, what was expected and where. The code is the name of the gRPC status
+that the server answers with; a command-line program ends with exit code 2 on any of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MstarError(Exception):
+    """Base of all errors that a caller may meet; anything else that escapes is a bug of ours."""
+
+    code = "INTERNAL"
+    retryable = False
+
+
+class InvalidArgument(MstarError):
+    """The request itself is wrong: shape, dtype, range, NaN, an unknown option."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class NotFound(MstarError):
+    """A model, task, walk or session of that name does not exist."""
+
+    code = "NOT_FOUND"
+
+
+class FailedPrecondition(MstarError):
+    """The request is well formed but the system is not in a state to serve it."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class ResourceExhausted(MstarError):
+    """A declared limit was reached; the message carries the numbers."""
+
+    code = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class Unavailable(MstarError):
+    """A process that was needed is gone or draining; retry after a delay."""
+
+    code = "UNAVAILABLE"
+    retryable = True
+
+
+class DeadlineExceeded(MstarError):
+    """The deadline passed before there was anything to answer."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(MstarError):
+    """The caller went away or took the request back."""
+
+    code = "CANCELLED"
+
+
+class Unimplemented(MstarError):
+    """Part of the wire API that this server does not serve."""
+
+    code = "UNIMPLEMENTED"
+
+
+class Internal(MstarError):
+    """A step failed inside the runtime; the traceback is in the server's log under the request id."""
+
+    code = "INTERNAL"
+
+
+class GraphError(FailedPrecondition):
+    """A model's declaration is wrong; raised when the model is loaded, never when a request arrives."""
+
+
+class ConfigError(InvalidArgument):
+    """A deployment or model file has an unknown key, a missing key or a value out of range."""
+
+
+class CheckpointError(FailedPrecondition):
+    """A weights file lacks a key, has an unknown one, or holds a tensor of another shape."""
+
+
+class PagesExhausted(ResourceExhausted):
+    """No free pages: retryable, the caller keeps the request queued until pages return."""
+
+
+class SharedMemoryExhausted(ResourceExhausted):
+    """No room in a shared-memory arena: retryable once consumers release what they hold."""
+
+
+ERRORS_BY_CODE: dict[str, type[MstarError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted, Unavailable,
+        DeadlineExceeded, Cancelled, Unimplemented, Internal,
+    )
+}  # fmt: skip
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ending for a message about an unknown name: the nearest right one, or all there are."""
+    names = sorted(known)
+    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if match:
+        return f"did you mean {match[0]!r}?"
+    return f"known: {', '.join(names)}" if names else "none are known"

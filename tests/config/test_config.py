@@ -1,0 +1,83 @@
+"""Deployment files: what is wrong is named, with the place and the nearest right name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from mstar_rt.config import config_from_plain, config_to_plain, load_deployment, parse_deployment
+from mstar_rt.errors import ConfigError
+
+GOOD: dict[str, Any] = {
+    "name": "test",
+    "server": {"port": 0},
+    "workers": [{"rank": 0, "threads": 1, "dtype": "bfloat16"}],
+    "models": [{"name": "m", "family": "f", "options": {"image_size": 64}}],
+    "placement": [{"model": "m", "nodes": ["*"], "ranks": [0]}],
+    "warmup_timeout_s": 10,
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(GOOD), **changes}
+
+
+def test_defaults_and_values() -> None:
+    config = parse_deployment(GOOD)
+    assert config.server.host == "127.0.0.1"
+    assert config.server.port == 0
+    assert config.workers[0].dtype == "bfloat16"
+    assert config.models[0].options == {"image_size": 64}
+    assert config.warmup_timeout_s == 10.0
+
+
+def test_plain_round_trip() -> None:
+    config = parse_deployment(GOOD, base_dir="/somewhere")
+    import json
+
+    assert config_from_plain(json.loads(json.dumps(config_to_plain(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (changed(serverr={}), "config: unknown key 'serverr', did you mean 'server'?"),
+        (changed(server={"prot": 1}), "config.server: unknown key 'prot', did you mean 'port'?"),
+        (changed(base_dir="x"), "unknown key 'base_dir'"),
+        (changed(workers=[{}]), r"config.workers\[0\]: key 'rank' is missing"),
+        (changed(workers=[{"rank": "0"}]), r"config.workers\[0\].rank is '0', expected int"),
+        (changed(workers=[{"rank": True}]), r"config.workers\[0\].rank is True, expected int"),
+        (changed(workers=[{"rank": 0}, {"rank": 0}]), "config.workers: rank 0 is given twice"),
+        (changed(workers=[{"rank": 0, "dtype": "fp8"}]), "dtype is 'fp8', expected 'float32' or 'bfloat16'"),
+        (changed(workers=[{"rank": 0, "threads": 0}]), "threads is 0, expected at least 1"),
+        (changed(workers={"rank": 0}), "config.workers is {'rank': 0}, expected a list"),
+        (changed(models=[]), "'models' is empty"),
+        (changed(models=[{"name": "a", "family": "f"}] * 2), "name 'a' is given twice"),
+        (changed(server={"port": 70000}), "port is 70000, expected 0 to 65535"),
+        (changed(server={"max_message_mb": 0}), "max_message_mb is 0, expected 1 to 1024"),
+        (["x"], "expected a mapping"),
+    ],
+)
+def test_bad_files_are_refused(data: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_deployment(data)
+
+
+def test_missing_and_broken_files(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="no configuration file"):
+        load_deployment(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_deployment(broken)
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Any) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("name: x\nmodels: [{name: m, family: f, checkpoint: w.pt}]\n")
+    config = load_deployment(file)
+    assert config.resolve(config.models[0].checkpoint) == str(tmp_path / "w.pt")
+    assert config.resolve("/abs/w.pt") == "/abs/w.pt"
+    assert config.resolve("") == ""

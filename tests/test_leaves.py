@@ -1,0 +1,60 @@
+"""Registry, clock, trace and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mstar_rt.clock import ManualClock, deadline_ns_from_budget
+from mstar_rt.errors import ERRORS_BY_CODE, ConfigError, MstarError, nearest
+from mstar_rt.registry import load_declare, load_object
+from mstar_rt.trace import TraceRing, write_chrome_trace
+
+
+def test_codes_are_unique_and_complete() -> None:
+    assert all(kind.code == code for code, kind in ERRORS_BY_CODE.items())
+
+    def leaves(kind: type[MstarError]) -> set[str]:
+        return {kind.code}.union(*(leaves(child) for child in kind.__subclasses__()))
+
+    assert leaves(MstarError) <= set(ERRORS_BY_CODE)
+
+
+def test_nearest() -> None:
+    assert nearest("encdoe", ["encode", "predict"]) == "did you mean 'encode'?"
+    assert nearest("zzz", ["b", "a"]) == "known: a, b"
+    assert nearest("zzz", []) == "none are known"
+
+
+def test_registry_names_what_it_knows() -> None:
+    with pytest.raises(ConfigError, match="unknown model family 'vjepa2', did you mean 'vjepa2_ac'"):
+        load_declare("vjepa2")
+    assert load_object("json:dumps") is json.dumps
+    with pytest.raises(ConfigError, match="cannot load 'no_such_package:declare'"):
+        load_object("no_such_package:declare")
+    with pytest.raises(ConfigError, match="cannot load"):
+        load_object("json:nothing")
+
+
+def test_clock_moves_only_when_told() -> None:
+    clock = ManualClock(5)
+    clock.advance_ns(7)
+    assert clock.now_ns() == 12
+    with pytest.raises(ValueError, match="cannot go back"):
+        clock.advance_ns(-1)
+    assert deadline_ns_from_budget(clock, 2.5) == 12 + 2_500_000
+    assert deadline_ns_from_budget(clock, None) is None
+
+
+def test_traces_open_in_chrome(tmp_path: Path) -> None:
+    ring = TraceRing(capacity=2)
+    for index in range(3):
+        ring.record(f"s{index}", "worker/0", 1000 * index, 1000 * index + 500, detail="batch 2")
+    write_chrome_trace(tmp_path / "t.json", ring.spans())
+    events = json.loads((tmp_path / "t.json").read_text())
+    assert [event["name"] for event in events] == ["s1", "s2"]
+    assert events[0] == {
+        "name": "s1", "ph": "X", "pid": 1, "tid": "worker/0", "ts": 1.0, "dur": 0.5, "args": {"detail": "batch 2"},
+    }  # fmt: skip
