@@ -1,0 +1,290 @@
+"""The control plane between processes: ZeroMQ over Unix sockets in a deployment's private directory.
+
+Every endpoint binds one PULL socket and opens one PUSH socket per peer it talks to. Endpoints of the same
+mesh object (server and conductor in one process) are connected in-process instead, with the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from mstar_rt.errors import FailedPrecondition, Unavailable
+from mstar_rt.message import Message, encode
+from mstar_rt.transport.deployment_directory import DeploymentDirectory, lock_file
+from mstar_rt.transport.endpoint import MAX_DRAIN, Envelope, EnvelopeOpener, check_address, frame_header
+
+RECONNECT_MS = 20
+"""How often a missing peer is tried again; each try costs 30 us of processor time."""
+
+LINGER_MS = 500
+"""How long closing the mesh waits for messages that a peer has not taken yet."""
+
+
+class ZmqMesh:
+    """One process's access to its deployment's control plane."""
+
+    def __init__(self, directory: Path, owned: DeploymentDirectory | None) -> None:
+        self.directory = directory
+        self._owned = owned
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._local: dict[str, ZmqEndpoint] = {}
+        self._closed = False
+
+    @classmethod
+    def create(cls, base: Path | None = None) -> ZmqMesh:
+        """Start a deployment: a new private directory, removed by `close`. Sweeps those of dead deployments
+        first.
+
+        Raises:  FailedPrecondition: no usable directory (see DeploymentDirectory.create).
+        """
+        owned = DeploymentDirectory.create(base)
+        return cls(owned.path, owned)
+
+    @classmethod
+    def join(cls, directory: str | Path) -> ZmqMesh:
+        """Join the deployment whose owner's `mesh.directory` this is.
+
+        Raises:  Unavailable: the directory is gone, so its owner has closed or died.
+        """
+        if not Path(directory).is_dir():
+            raise Unavailable(f"there is no deployment at {directory}: its owner has closed it or died")
+        return cls(Path(directory), None)
+
+    @property
+    def deployment_id(self) -> str:
+        return self.directory.name
+
+    def endpoint(self, address: str) -> ZmqEndpoint:
+        """Open `address` for this process.
+
+        Raises:  FailedPrecondition: a living endpoint has it.  Unavailable: the mesh is closed or its
+                 directory gone.
+        """
+        check_address(address)
+        if self._closed or not self.directory.is_dir():
+            raise Unavailable(f"the deployment {self.deployment_id} is closed, {address} cannot join it")
+        lock_fd = lock_file(self.directory / f"{_file_name(address)}.lock")
+        if lock_fd is None:
+            raise FailedPrecondition(f"the address {address!r} of {self.deployment_id} is held by a living process")
+        try:
+            endpoint = self._local[address] = ZmqEndpoint(self, address, lock_fd)
+        except (zmq.ZMQError, OSError) as error:
+            os.close(lock_fd)
+            raise Unavailable(f"{address} cannot join {self.deployment_id}: {error}") from error
+        return endpoint
+
+    def close(self) -> None:
+        """Close all endpoints of this process, after up to LINGER_MS for unsent messages. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for endpoint in list(self._local.values()):
+            endpoint.close()
+        self._context.term()
+        if self._owned is not None:
+            self._owned.remove()
+
+    def bind_inbox(self, address: str) -> zmq.Socket[bytes]:
+        """A PULL socket reachable from other processes and from this one.
+
+        Each binding has a file name of its own under a symbolic link: a closed predecessor removes its socket
+        file at some later time, from ZeroMQ's thread, and must not remove ours.
+        """
+        inbox = self._socket(zmq.PULL)
+        link = self.directory / _file_name(address)
+        name = f"{link.name}.{os.getpid()}.{secrets.token_hex(2)}"
+        inbox.bind(f"ipc://{self.directory / name}")
+        fresh_link = self.directory / f"{name}.new"
+        fresh_link.symlink_to(name)
+        fresh_link.rename(link)
+        inbox.bind(f"inproc://{address}")
+        return inbox
+
+    def connect(self, address: str) -> zmq.Socket[bytes]:
+        """A PUSH socket towards `address`, which need not exist yet."""
+        outbox = self._socket(zmq.PUSH)
+        local = address in self._local
+        outbox.connect(f"inproc://{address}" if local else f"ipc://{self.directory / _file_name(address)}")
+        return outbox
+
+    def close_inbox(self, address: str, inbox: zmq.Socket[bytes]) -> None:
+        self._local.pop(address, None)
+        # Unbinding frees the in-process name at once, closing only when ZeroMQ's thread gets to it.
+        inbox.unbind(f"inproc://{address}")
+        inbox.close(0)
+        # In-process connections do not reconnect by themselves: the next send must make a new one.
+        for endpoint in list(self._local.values()):
+            endpoint.forget_peer(address)
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        # No high-water mark: with one, two peers that burst at each other before reading would both block for
+        # ever.
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.LINGER, LINGER_MS)
+        socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        return socket
+
+
+class ZmqEndpoint:
+    """See `ControlEndpoint`."""
+
+    def __init__(self, mesh: ZmqMesh, address: str, lock_fd: int) -> None:
+        self._mesh = mesh
+        self._address = address
+        self._lock_fd = lock_fd
+        self._inbox = mesh.bind_inbox(address)
+        self._outboxes: dict[str, zmq.Socket[bytes]] = {}
+        self._send_lock = threading.Lock()
+        self._header = frame_header(address)
+        self._opener = EnvelopeOpener(address)
+        self._before_receive: list[Callable[[], None]] = []
+        self._arrived: list[Envelope] = []
+        self._watch: _LoopWatch | None = None
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def num_rejected(self) -> int:
+        return self._opener.num_rejected
+
+    def send(self, to: str, message: Message) -> None:
+        frame = self._header + encode(message)
+        with self._send_lock:
+            if self._closed:
+                raise Unavailable(f"{self._address} is closed and cannot send to {to}")
+            try:
+                self._outbox(to).send(frame, zmq.NOBLOCK)
+            except zmq.Again:
+                # Only an in-process peer that closed leaves a socket without a pipe: whoever succeeds it gets
+                # the frame.
+                self._outboxes.pop(to).close(0)
+                self._outbox(to).send(frame, zmq.NOBLOCK)
+
+    def receive(self, timeout_s: float | None) -> list[Envelope]:
+        self._prepare()
+        envelopes = self._take()
+        if envelopes or timeout_s == 0:
+            return envelopes
+        self._inbox.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3))
+        return self._take()
+
+    async def receive_async(self) -> list[Envelope]:
+        self._prepare()
+        watch = self._watch_running_loop()
+        while True:
+            envelopes = self._take()
+            if envelopes:
+                return envelopes
+            await watch.arrival()
+            if self._closed:
+                raise Unavailable(f"{self._address} was closed while it waited for messages")
+
+    def before_receive(self, action: Callable[[], None]) -> None:
+        self._before_receive.append(action)
+
+    def forget_peer(self, address: str) -> None:
+        with self._send_lock:
+            outbox = self._outboxes.pop(check_address(address), None)
+            if outbox is not None:
+                outbox.close(0)
+
+    def close(self) -> None:
+        with self._send_lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._watch is not None:
+                self._watch.stop()
+            for outbox in self._outboxes.values():
+                outbox.close(LINGER_MS)
+        self._mesh.close_inbox(self._address, self._inbox)
+        os.close(self._lock_fd)
+
+    def _outbox(self, to: str) -> zmq.Socket[bytes]:
+        outbox = self._outboxes.get(to)
+        if outbox is None:
+            outbox = self._outboxes[check_address(to)] = self._mesh.connect(to)
+        return outbox
+
+    def _prepare(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self._address} is closed and cannot receive")
+        for action in self._before_receive:
+            action()
+
+    def _take(self) -> list[Envelope]:
+        if not self._arrived:
+            return self._drain()
+        envelopes, self._arrived = self._arrived[:MAX_DRAIN], self._arrived[MAX_DRAIN:]
+        return envelopes
+
+    def _drain(self) -> list[Envelope]:
+        frames: list[bytes] = []
+        try:
+            for _ in range(MAX_DRAIN):
+                frames.append(self._inbox.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
+        return self._opener.open(frames)
+
+    def _on_readable(self) -> bool:
+        self._arrived.extend(self._drain())
+        return bool(self._arrived)
+
+    def _watch_running_loop(self) -> _LoopWatch:
+        loop = asyncio.get_running_loop()
+        if self._watch is None or self._watch.loop is not loop:
+            if self._watch is not None:
+                self._watch.stop()
+            self._watch = _LoopWatch(loop, self._inbox.fileno(), self._on_readable)
+        return self._watch
+
+
+class _LoopWatch:
+    """Wakes the receiver when the event loop finds the socket's descriptor readable and messages arrived.
+
+    The descriptor signals a change of state, not that messages are there, and stays readable until someone
+    has drained the socket; so each signal drains it, whether or not anyone is waiting. Staying registered
+    with the loop saves the registration per message that makes zmq.asyncio slow.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, on_readable: Callable[[], bool]) -> None:
+        self.loop = loop
+        self._fd = fd
+        self._on_readable = on_readable
+        self._waiter: asyncio.Future[None] | None = None
+        loop.add_reader(fd, self._check)
+
+    def arrival(self) -> asyncio.Future[None]:
+        self._waiter = self.loop.create_future()
+        return self._waiter
+
+    def stop(self) -> None:
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self._fd)
+            self._wake()
+
+    def _check(self) -> None:
+        if self._on_readable():
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _file_name(address: str) -> str:
+    return address.replace("/", "-")
