@@ -1,0 +1,177 @@
+"""A compiled walk: flat tables with an index for everything, shared by all requests that run it.
+
+A *port* is a place where values appear, each under a tag: the iteration vector of the loops around the port,
+outermost first. A *join* waits until all its slots hold a value of one tag. Joins 0 .. num_nodes - 1 are the
+nodes; the others are relays, which pass the initial value of a carry into a loop once per iteration of the
+loop outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from mstar_rt.graph import GraphNode
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where a value goes from here; everything but `kind` and `name` is an index.
+
+    `reads` are (join, slot) pairs. `enters` are carry ports one loop further in, which get the value for
+    iteration 0. The control of `loop`, the innermost loop around the port, switches a value to `nexts` (carry
+    ports of the next iteration) or, in the last iteration, to `exits` (ports behind the loop). `collects` get
+    the list of all iterations.
+    """
+
+    index: int
+    kind: str  # "input", "output", "carry", "exit" or "collect"
+    name: str
+    depth: int
+    loop: int
+    reads: tuple[tuple[int, int], ...]
+    enters: tuple[int, ...]
+    nexts: tuple[int, ...]
+    exits: tuple[int, ...]
+    collects: tuple[int, ...]
+    emits: tuple[str, ...]
+    persists: tuple[str, ...]
+
+    @property
+    def turns(self) -> bool:
+        """Whether the control of the loop decides where values go."""
+        return bool(self.nexts or self.exits or self.collects)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What has to be there before a node fires.
+
+    `depths[i]` is the length of the tags in slot i. A slot less deep than the join is *sticky*: its value
+    serves all iterations of the loops further in. `has_control` adds a last slot for the opening of an
+    iteration, where no other slot would tell one iteration from the next. A relay (`relay_to` is a port)
+    hands its value on instead of firing.
+    """
+
+    depth: int
+    loops: tuple[int, ...]
+    depths: tuple[int, ...]
+    has_control: bool
+    relay_to: int | None = None
+
+    @property
+    def sticky(self) -> tuple[tuple[int, int], ...]:
+        """(slot, depth) of every slot that is less deep than the join."""
+        return tuple((slot, depth) for slot, depth in enumerate(self.depths) if depth < self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNode:
+    """A node use. `order` is its topological position: no value flows from a higher to a lower one except by
+    a carry.
+
+    `outputs` are (slot, port) pairs; `leaves` is the DynamicLoop that this node may end, or None.
+    """
+
+    index: int
+    name: str
+    node: GraphNode
+    order: int
+    loops: tuple[int, ...]
+    slots: tuple[str, ...]
+    outputs: tuple[tuple[str, int], ...]
+    leaves: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLoop:
+    """`times` is None where the request parameter `param` sets it; `num_items` counts nodes and loops of the
+    body.
+
+    `frees` are the (join, slot) pairs whose values nothing reads once a run of the loop is complete.
+    """
+
+    index: int
+    name: str
+    parent: int
+    depth: int
+    times: int | None
+    param: str | None
+    limit: int
+    dynamic: bool
+    num_items: int
+    frees: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What waits for an iteration to open: joins with a control slot, and loops inside with such joins."""
+
+    joins: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEdge:
+    """A path of values from a node output (or a walk input: `source` None) to an input slot of a node.
+
+    `kinds` says what happens on the way, in order: "enter" (into iteration 0 of a loop), "next" (into the
+    next iteration), "exit" (the last value leaves a loop), "collect" (the list leaves it), "invariant" (one
+    value for all iterations of loops further in). Empty: from iteration to the same iteration.
+    """
+
+    source: int | None
+    source_slot: str
+    target: int
+    target_slot: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """`openings[i + 1]` belongs to loop i and `openings[0]` to the walk itself. `inputs` are (name, port)
+    pairs."""
+
+    walk: str
+    nodes: tuple[ProgramNode, ...]
+    joins: tuple[Join, ...]
+    loops: tuple[ProgramLoop, ...]
+    ports: tuple[Port, ...]
+    inputs: tuple[tuple[str, int], ...]
+    openings: tuple[Opening, ...]
+    num_items: int
+
+    @cached_property
+    def params(self) -> dict[str, int]:
+        """The request parameters that set how often a loop runs, each with its largest value."""
+        limits: dict[str, int] = {}
+        for loop in self.loops:
+            if loop.param is not None:
+                limits[loop.param] = min(loop.limit, limits.get(loop.param, loop.limit))
+        return limits
+
+    @cached_property
+    def edges(self) -> tuple[ProgramEdge, ...]:
+        starts: list[tuple[int | None, str, int]] = [(None, name, port) for name, port in self.inputs]
+        starts += [(node.index, slot, port) for node in self.nodes for slot, port in node.outputs]
+        return tuple(edge for source, slot, port in starts for edge in self._edges_from(source, slot, port, ()))
+
+    def _edges_from(
+        self, source: int | None, slot: str, port_index: int, kinds: tuple[str, ...]
+    ) -> Iterator[ProgramEdge]:
+        port = self.ports[port_index]
+        for join_index, join_slot in port.reads:
+            join = self.joins[join_index]
+            if join.relay_to is not None:
+                yield from self._edges_from(source, slot, join.relay_to, (*kinds, "invariant", "enter"))
+                continue
+            sticky = ("invariant",) if join.depths[join_slot] < join.depth else ()
+            yield ProgramEdge(source, slot, join_index, self.nodes[join_index].slots[join_slot], kinds + sticky)
+        for kind, targets in (
+            ("enter", port.enters), ("next", port.nexts), ("exit", port.exits), ("collect", port.collects),
+        ):  # fmt: skip
+            for target in targets:
+                yield from self._edges_from(source, slot, target, (*kinds, kind))
