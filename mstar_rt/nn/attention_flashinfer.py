@@ -1,0 +1,200 @@
+"""Paged attention by FlashInfer's kernels, for pools on a CUDA device.
+
+Not run on a GPU yet: what is tested are the index arrays and the calls, against a stand-in that computes what
+FlashInfer 0.7 documents (tests/nn/test_attention_flashinfer.py), and the same batches on the real library under the
+`cuda` marker.
+
+A batch becomes at most four kernel calls per layer: causal appends, block appends, and for transient blocks one over
+what is stored and one over the blocks themselves, merged by their log-sum-exps, so that nothing is written for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mstar_rt.cache.pool import KVPool
+from mstar_rt.cache.reservation import Reservation, reserve
+from mstar_rt.nn.attention import AttentionStep, StepKind
+from mstar_rt.nn.attention_index import PagedIndex, TokenIndex, indptr, paged_index, token_index
+
+WORKSPACE_BYTES = 256 * 1024 * 1024
+SUPPORTED_DTYPES = (torch.float16, torch.bfloat16)
+SUPPORTED_HEAD_DIMS = (64, 128, 256)
+
+Belongs = Callable[[AttentionStep, int], bool]
+"""(step, tokens stored before) -> whether the step is of a part."""
+
+
+def supports(pool: KVPool) -> bool:
+    """Whether FlashInfer has kernels for the pool's dtype and head size."""
+    return pool.dtype in SUPPORTED_DTYPES and pool.spec.head_dim in SUPPORTED_HEAD_DIMS
+
+
+class FlashInferAttention:
+    """`AttentionBackend` on FlashInfer. The kernels' state is per backend: a plan is good until the next one runs.
+
+    `library` is the flashinfer package, or what stands in for it.
+    """
+
+    def __init__(self, pool: KVPool, library: Any = None) -> None:
+        self.pool = pool
+        self.library = library = library or importlib.import_module("flashinfer")
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=pool.device)
+        paged = library.BatchPrefillWithPagedKVCacheWrapper
+        self.causal, self.block, self.history = (paged(workspace, kv_layout="NHD") for _ in range(3))
+        self.itself = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, kv_layout="NHD")
+
+    def plan(self, steps: Sequence[AttentionStep]) -> FlashInferPlan:
+        """See AttentionBackend.plan."""
+        stored = [step.table.length for step in steps]
+        appends = [step for step in steps if step.kind.appends]
+        reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
+        return FlashInferPlan(self, steps, stored, reservation)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The steps of a batch that share a kernel call, and the rows of their tokens."""
+
+    steps: list[AttentionStep]
+    stored: list[int]
+    rows: torch.Tensor
+    """int64 [tokens] on the device."""
+
+    @property
+    def num_new(self) -> list[int]:
+        return [step.num_new for step in self.steps]
+
+    def index(self, lengths: Sequence[int], page_size: int) -> PagedIndex:
+        return paged_index([step.table.pages for step in self.steps], lengths, self.num_new, page_size)
+
+
+class FlashInferPlan:
+    """`AttentionPlan` made by FlashInferAttention; the kernels are planned when the number of query heads is known."""
+
+    def __init__(
+        self,
+        backend: FlashInferAttention,
+        steps: Sequence[AttentionStep],
+        stored: Sequence[int],
+        reservation: Reservation,
+    ) -> None:
+        self.positions = list(stored)
+        self._backend = backend
+        self._pool = backend.pool
+        self._reservation = reservation
+        self._num_q_heads: int | None = None
+        self._appends = self._part(steps, lambda step, past: step.kind.appends)
+        self._causal = self._part(steps, lambda step, past: step.kind is StepKind.CAUSAL_APPEND)
+        self._block = self._part(steps, lambda step, past: step.kind is StepKind.BLOCK_APPEND)
+        self._transient = self._part(steps, lambda step, past: not step.kind.appends)
+        self._history = self._part(steps, lambda step, past: not step.kind.appends and past > 0)
+        self._append_index = self._plan_append() if self._appends.steps else None
+
+    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """See AttentionPlan.run."""
+        if self._num_q_heads != q.shape[1]:
+            self._plan_kernels(q.shape[1])
+        pages = (self._pool.keys(layer), self._pool.values(layer))
+        out = torch.empty_like(q)
+        self._store(pages, k, v)
+        for part, kernel in ((self._causal, self._backend.causal), (self._block, self._backend.block)):
+            if part.steps:
+                out[part.rows] = kernel.run(q[part.rows], pages)
+        if self._transient.steps:
+            self._run_transient(pages, q, k, v, out)
+        return out
+
+    def rollback(self) -> None:
+        """See AttentionPlan.rollback."""
+        self._reservation.rollback()
+
+    def _store(self, pages: tuple[torch.Tensor, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> None:
+        if self._append_index is None:
+            return
+        rows = self._appends.rows
+        batch_indices, positions, kv_indices, kv_indptr, last_page_len = self._append_index
+        self._backend.library.append_paged_kv_cache(
+            k[rows], v[rows], batch_indices, positions, pages, kv_indices, kv_indptr, last_page_len, kv_layout="NHD"
+        )
+
+    def _run_transient(
+        self,
+        pages: tuple[torch.Tensor, torch.Tensor],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        rows = self._transient.rows
+        own, own_lse = self._backend.itself.run(q[rows], k[rows], v[rows], return_lse=True)
+        out[rows] = own
+        if not self._history.steps:
+            return
+        over_history = self._history.rows
+        lse = own_lse.new_empty(q.shape[:2])
+        lse[rows] = own_lse
+        past, past_lse = self._backend.history.run(q[over_history], pages, return_lse=True)
+        merged, _ = self._backend.library.merge_state(past, past_lse, out[over_history], lse[over_history])
+        out[over_history] = merged
+
+    def _part(self, steps: Sequence[AttentionStep], belongs: Belongs) -> Part:
+        chosen = [index for index, step in enumerate(steps) if belongs(step, self.positions[index])]
+        first = indptr([step.num_new for step in steps])
+        rows = [np.arange(first[index], first[index + 1]) for index in chosen]
+        flat = np.concatenate(rows).astype(np.int64) if rows else np.empty(0, np.int64)
+        return Part([steps[i] for i in chosen], [self.positions[i] for i in chosen], self._on_device(flat))
+
+    def _plan_append(self) -> tuple[torch.Tensor, ...]:
+        part = self._appends
+        index = part.index(self._lengths_after(part), self._pool.page_size)
+        tokens: TokenIndex = token_index(part.stored, part.num_new)
+        arrays = (
+            tokens.batch_indices, tokens.positions, index.kv_indices, index.kv_indptr, index.kv_last_page_len
+        )  # fmt: skip
+        return tuple(self._on_device(array) for array in arrays)
+
+    def _plan_kernels(self, num_q_heads: int) -> None:
+        self._num_q_heads = num_q_heads
+        backend = self._backend
+        self._plan_paged(backend.causal, self._causal, self._lengths_after(self._causal), causal=True)
+        self._plan_paged(backend.block, self._block, self._lengths_after(self._block), causal=False)
+        self._plan_paged(backend.history, self._history, self._history.stored, causal=False)
+        if self._transient.steps:
+            ends = torch.from_numpy(indptr(self._transient.num_new))
+            spec = self._pool.spec
+            backend.itself.plan(
+                ends, ends, num_q_heads, spec.num_kv_heads, spec.head_dim, causal=False, **self._dtypes()
+            )
+
+    def _plan_paged(self, kernel: Any, part: Part, lengths: Sequence[int], causal: bool) -> None:
+        if not part.steps:
+            return
+        index = part.index(lengths, self._pool.page_size)
+        # Host arrays: FlashInfer schedules on the host and copies them over itself.
+        arrays = (index.qo_indptr, index.kv_indptr, index.kv_indices, index.kv_last_page_len)
+        spec = self._pool.spec
+        kernel.plan(
+            *(torch.from_numpy(array) for array in arrays),
+            self._num_q_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            self._pool.page_size,
+            causal=causal,
+            **self._dtypes(),
+        )
+
+    def _lengths_after(self, part: Part) -> list[int]:
+        return [past + step.num_new for past, step in zip(part.stored, part.steps, strict=True)]
+
+    def _dtypes(self) -> dict[str, torch.dtype]:
+        return {"q_data_type": self._pool.dtype, "kv_data_type": self._pool.dtype}
+
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._pool.device)

@@ -1,0 +1,78 @@
+"""However the pages of a batch lie, reading gives the tokens in order and writing changes the new ones only."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mstar_rt.nn.attention_pages import EvenPages, ScatteredPages, lay_out
+
+NUM_PAGES, HEADS, HEAD_DIM = 60, 2, 3
+
+
+@st.composite
+def page_lists(draw: st.DrawFn) -> list[list[int]]:
+    """Pages of 1 to 6 sequences: consecutive from drawn starts, evenly or not, or anywhere; none twice."""
+    num_each = draw(st.integers(1, 4))
+    num_sequences = draw(st.integers(1, 6))
+    if draw(st.booleans()):
+        slots = draw(st.permutations(range(NUM_PAGES // num_each)))[:num_sequences]
+        slots = sorted(slots) if draw(st.booleans()) else slots
+        return [[slot * num_each + page for page in range(num_each)] for slot in slots]
+    if draw(st.booleans()):
+        stride = draw(st.integers(num_each, NUM_PAGES // num_sequences))
+        return [[number * stride + page for page in range(num_each)] for number in range(num_sequences)]
+    pages = draw(st.permutations(range(NUM_PAGES)))
+    return [list(pages[number * num_each : (number + 1) * num_each]) for number in range(num_sequences)]
+
+
+@settings(max_examples=200)
+@given(lists=page_lists(), page_size=st.integers(1, 5), data=st.data(), big_tokens=st.booleans())
+def test_read_and_write(lists: list[list[int]], page_size: int, data: st.DataObject, big_tokens: bool) -> None:
+    num_each = len(lists[0])
+    length = data.draw(st.integers((num_each - 1) * page_size + 1, num_each * page_size))
+    num_new = data.draw(st.integers(0, length))
+    pages = torch.randn(NUM_PAGES, page_size, HEADS, HEAD_DIM)
+    stored = torch.stack([pages[ids].flatten(0, 1)[:length] for ids in lists])
+    new = torch.randn(len(lists), num_new, HEADS, HEAD_DIM)
+
+    # Tokens so big that every run of evenly lying sequences is worth a call of its own, or so small that none is.
+    parts = list(lay_out(lists, page_size, length, num_new, 10**9 if big_tokens else 1))
+    assert [number for run, _ in parts for number in run] == list(range(len(lists)))
+    untouched = torch.ones(NUM_PAGES, page_size, dtype=torch.bool)
+    for run, layout in parts:
+        here = slice(run.start, run.stop)
+        assert torch.equal(layout.read(pages), stored[here])
+        if num_new:
+            layout.write(pages, new[here])
+        expected = torch.cat([stored[here, : length - num_new], new[here]], dim=1)
+        assert torch.equal(layout.read(pages), expected)
+    for number, ids in enumerate(lists):
+        for position in range(length - num_new, length):
+            untouched[ids[position // page_size], position % page_size] = False
+            assert torch.equal(pages[ids[position // page_size], position % page_size], new[number, position - length])
+    assert untouched.sum() == NUM_PAGES * page_size - len(lists) * num_new
+
+
+def test_evenly_lying_sequences_are_one_view() -> None:
+    pages = torch.zeros(20, 4, HEADS, HEAD_DIM)
+    ((run, layout),) = lay_out([[2, 3, 4], [7, 8, 9], [12, 13, 14]], 4, 11, 4, token_bytes=1)
+    assert run == range(3)
+    assert layout == EvenPages(first_page=2, stride_pages=5, num_sequences=3, length=11)
+    assert layout.read(pages).data_ptr() == pages[2].data_ptr()
+
+
+def test_short_runs_of_small_tokens_are_copied_and_long_or_big_ones_are_not() -> None:
+    uneven = [[0, 1], [4, 5], [6, 7], [12, 13]]
+    ((_, layout),) = lay_out(uneven, 4, 8, 4, token_bytes=1)
+    assert isinstance(layout, ScatteredPages)
+    parts = list(lay_out(uneven, 4, 8, 4, token_bytes=10**6))
+    assert [(run, type(layout)) for run, layout in parts] == [(range(2), EvenPages), (range(2, 4), EvenPages)]
+
+
+def test_transient_blocks_over_one_sequence_share_its_view() -> None:
+    pages = torch.randn(5, 2, HEADS, HEAD_DIM)
+    ((_, layout),) = lay_out([[1, 2], [1, 2], [1, 2]], 2, 3, 0, token_bytes=1)
+    assert layout == EvenPages(1, 0, 3, 3)
+    assert torch.equal(layout.read(pages), pages[1:3].flatten(0, 1)[:3].expand(3, -1, -1, -1))

@@ -1,0 +1,72 @@
+"""Linear layers, rotary positions and blocks against torch's own."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from mstar_rt.nn.linear import Linear, linear_gelu
+from mstar_rt.nn.rope3d import grid_rotation, rotate, section_size
+from mstar_rt.nn.vit import Block, dense_attention, over_heads
+
+
+def test_linear_and_its_gradients_equal_torchs() -> None:
+    torch.manual_seed(0)
+    layer, x = Linear(48, 32), torch.randn(5, 7, 48, requires_grad=True)
+    grad = torch.randn(5, 7, 32)
+    layer(x).backward(grad)
+    got = [x.grad, layer.weight.grad, layer.bias.grad]
+    parts = [tensor.detach().clone().requires_grad_() for tensor in (x, layer.weight, layer.bias)]
+    expected = functional.linear(*parts)
+    expected.backward(grad)
+    torch.testing.assert_close(layer(x), expected)
+    for ours, part in zip(got, parts, strict=True):
+        assert ours is not None
+        torch.testing.assert_close(ours, part.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_linear_takes_any_dtype_and_no_bias() -> None:
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        layer, x = Linear(16, 8, bias=False).to(dtype), torch.randn(3, 16, dtype=dtype)
+        torch.testing.assert_close(layer(x), functional.linear(x, layer.weight))
+
+
+def test_fused_gelu_is_the_exact_one() -> None:
+    layer, x = Linear(16, 8), torch.linspace(-6, 6, 48).reshape(3, 16)
+    with torch.no_grad():
+        fused = linear_gelu(x, layer.weight, layer.bias)
+        plain = functional.gelu(functional.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-6)
+
+
+def test_rotation_turns_no_token_at_the_origin_and_no_channel_that_is_left_over() -> None:
+    tables = grid_rotation(2, 2, 2, 32, num_condition_tokens=2)
+    heads = torch.randn(2, 6, 32)
+    turned = rotate(heads, tables)
+    torch.testing.assert_close(turned[0, :3], heads[0, :3])
+    rest = 3 * section_size(32)
+    torch.testing.assert_close(turned[..., rest:], heads[..., rest:])
+    assert (turned[1, 0, :10] - heads[1, 0, :10]).abs().max() > 0.01
+    torch.testing.assert_close(turned[1, 0, 10:], heads[1, 0, 10:])
+
+
+def test_other_grids_span_the_trained_one() -> None:
+    """An image of twice the size has half steps, so every second row stands where the trained rows stood."""
+    small, large = grid_rotation(1, 2, 2, 32), grid_rotation(1, 4, 4, 32, trained_grid=(2, 2))
+    every_second = large.turn.reshape(4, 4, 16)[::2, ::2].reshape(1, 4, 16)
+    torch.testing.assert_close(every_second, small.turn)
+
+
+def test_a_mask_hides_what_it_should() -> None:
+    torch.manual_seed(1)
+    block, x = Block(64, 2, 128), torch.randn(1, 4, 64)
+    rotation = over_heads(grid_rotation(1, 2, 2, 32))
+    rotation = type(rotation)(*(table[0] for table in rotation))
+    mask = torch.zeros(4, 4)
+    mask[:2, 2:] = float("-inf")
+    with torch.no_grad():
+        before = block(x, rotation, dense_attention(mask))
+        x[:, 2:] += 1
+        after = block(x, rotation, dense_attention(mask))
+    torch.testing.assert_close(after[:, :2], before[:, :2])
+    assert (after[:, 2:] - before[:, 2:]).abs().max() > 0.1
