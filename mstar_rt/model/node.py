@@ -1,0 +1,88 @@
+"""What the code of a node sees: one call per request in the batch, and the resources it is built with.
+
+Torch appears in annotations only: this room is read by processes that do not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True)
+class NodeCall:
+    """One request's turn at one node.
+
+    `inputs` maps the node's input slots to tensors. `iteration` has one entry per enclosing loop, outermost first.
+    `params` are the request's options, checked and complete. `sequences` (KV nodes only) is the request's
+    cache.SequenceStore: the page tables that the request owns in this node's cache, by label; all of them are released
+    when the request ends. `deadline_ns` is absolute on the clock that `now_ns` reads.
+    """
+
+    request_id: str
+    session_id: str
+    walk: str
+    iteration: tuple[int, ...]
+    inputs: Mapping[str, torch.Tensor]
+    params: Mapping[str, Any]
+    now_ns: Callable[[], int]
+    deadline_ns: int | None = None
+    sequences: Any = None
+
+
+@dataclass(slots=True)
+class NodeResult:
+    """Outputs by slot name. `leave` ends the DynamicLoop that names this node, once this iteration is complete.
+
+    `flags` reach the client with the answer, e.g. ("deadline",) from a loop that stopped because time was up.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    leave: bool = False
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """Where and how a worker builds its nodes."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    max_batch: int = 16
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class StatelessNode(Protocol):
+    """A node without memory between calls."""
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        """Calls with equal keys may share a step; e.g. the shapes that must agree."""
+        ...
+
+    def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
+        """One step for the whole batch; results in the order of `calls`, equal to running each call alone."""
+        ...
+
+
+@runtime_checkable
+class KVNode(Protocol):
+    """A node that attends over paged memory."""
+
+    def batch_key(self, call: NodeCall) -> Hashable: ...
+
+    def attention_steps(self, call: NodeCall) -> Sequence[Any]:
+        """The nn.attention.AttentionStep of every sequence that this call touches.
+
+        May create, fork or truncate tables in `call.sequences`; must be idempotent, as the engine asks again when pages
+        were exhausted.
+        """
+        ...
+
+    def run(self, calls: Sequence[NodeCall], attention: Any) -> Sequence[NodeResult]:
+        """One step; `attention` is the nn.attention.AttentionPlan over the concatenated steps of all calls, in order."""
+        ...
