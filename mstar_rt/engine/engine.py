@@ -1,0 +1,102 @@
+"""The two engines. An engine runs one batch of one node and leaves no trace when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+import torch
+
+from mstar_rt.cache.pool import KVPool
+from mstar_rt.errors import GraphError, Internal
+from mstar_rt.graph import GraphNode
+from mstar_rt.model import KVNode, NodeCall, NodeResult, StatelessNode
+from mstar_rt.nn.attention import AttentionBackend
+
+
+class Engine(Protocol):
+    """Runs steps of one node of one model."""
+
+    node: GraphNode
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        """Calls with equal keys may share a step."""
+        ...
+
+    def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
+        """One step.
+
+        Raises:
+            PagesExhausted: no step was made; fewer calls, or the same ones later, may fit.
+        """
+        ...
+
+
+class StatelessEngine:
+    """Runs a node that keeps nothing between calls."""
+
+    def __init__(self, node: GraphNode, code: StatelessNode) -> None:
+        self.node = node
+        self._code = code
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return self._code.batch_key(call)
+
+    def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
+        with torch.inference_mode():
+            results = self._code.run(calls)
+        return _checked(self.node, calls, results)
+
+
+class KVCacheEngine:
+    """Runs a node over paged memory: reserves pages, plans the attention once for the batch, runs it for all layers."""
+
+    def __init__(self, node: GraphNode, code: KVNode, pool: KVPool, backend: AttentionBackend) -> None:
+        self.node = node
+        self.pool = pool
+        self._code = code
+        self._backend = backend
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return self._code.batch_key(call)
+
+    def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
+        steps = [step for call in calls for step in self._code.attention_steps(call)]
+        plan = self._backend.plan(steps)
+        try:
+            with torch.inference_mode():
+                results = self._code.run(calls, plan)
+            return _checked(self.node, calls, results)
+        except BaseException:
+            plan.rollback()
+            raise
+
+
+def build_engine(
+    node: GraphNode, code: StatelessNode | KVNode, pool: KVPool | None, backend: AttentionBackend | None
+) -> Engine:
+    """The engine that a node's declaration asks for."""
+    if node.engine == "kv_cache":
+        assert pool is not None and backend is not None, f"no cache was built for node {node.name!r}"
+        if not isinstance(code, KVNode):
+            raise GraphError(f"node {node.name!r} is declared kv_cache but its code has no attention_steps()")
+        return KVCacheEngine(node, code, pool, backend)
+    if isinstance(code, KVNode) or not isinstance(code, StatelessNode):
+        raise GraphError(
+            f"node {node.name!r} is declared stateless but its code is not (batch_key and run, no pages)"
+        )
+    return StatelessEngine(node, code)
+
+
+def _checked(
+    node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeResult]
+) -> Sequence[NodeResult]:
+    """A node that answers with other outputs than it declares would corrupt the walk far from the cause."""
+    if len(results) != len(calls):
+        raise Internal(f"node {node.name!r} gave {len(results)} results for {len(calls)} calls")
+    for result in results:
+        if set(result.outputs) != set(node.outputs):
+            raise Internal(
+                f"node {node.name!r} gave outputs {sorted(result.outputs)}, it declares {sorted(node.outputs)}"
+            )
+    return results

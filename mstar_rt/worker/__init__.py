@@ -1,0 +1,1 @@
+"""One process per rank: turns ready nodes of many requests into batches and routes what comes out."""

@@ -1,0 +1,95 @@
+"""Entry point of a worker process; started by mstar_rt.launch, which sends the deployment on standard input."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+
+import torch
+
+from mstar_rt.clock import MonotonicClock
+from mstar_rt.config import DeploymentConfig, WorkerConfig, config_from_plain, log_level
+from mstar_rt.errors import MstarError
+from mstar_rt.message import WorkerReady
+from mstar_rt.registry import load_declare
+from mstar_rt.transport import ZmqMesh, shared_memory_plane
+from mstar_rt.worker.loaded import LoadedModel, load_model
+from mstar_rt.worker.warmup import warm_up
+from mstar_rt.worker.worker import Worker
+
+START_FAILED = 3
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mstar_rt.worker")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--deployment", required=True)
+    parser.add_argument("--models", required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    args = parser.parse_args()
+    _die_with_parent(args.parent)
+    logging.basicConfig(level=log_level(), format=f"%(asctime)s worker/{args.rank} %(levelname)s %(message)s")
+    config = config_from_plain(json.load(sys.stdin))
+    worker_config = next(worker for worker in config.workers if worker.rank == args.rank)
+    torch.set_num_threads(worker_config.threads)
+    clock = MonotonicClock()
+    started_s = time.monotonic()
+    try:
+        models = _load(config, worker_config, args.models.split(","))
+        warm_up(models, clock, worker_config.device)
+    except MstarError as error:
+        print(error, flush=True)
+        return START_FAILED
+    _serve(args, worker_config, models, clock, started_s)
+    return 0
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """The kernel kills this process when the one that started it ends, however that ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit("the process that started this worker is gone")
+
+
+def _load(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> dict[str, LoadedModel]:
+    models = {}
+    for model in config.models:
+        if model.name in names:
+            declared = load_declare(model.family)(model.name, config.resolve(model.checkpoint), model.options)
+            models[model.name] = load_model(declared, worker)
+    return models
+
+
+def _serve(
+    args: argparse.Namespace,
+    worker_config: WorkerConfig,
+    models: dict[str, LoadedModel],
+    clock: MonotonicClock,
+    started_s: float,
+) -> None:
+    mesh = ZmqMesh.join(args.deployment)
+    endpoint = mesh.endpoint(f"worker/{args.rank}")
+    plane = shared_memory_plane(endpoint, mesh.deployment_id, worker_config.shared_memory_mb * 2**20)
+    worker = Worker(models, endpoint, plane, clock, worker_config.device, worker_config.max_batch)
+    # What was loaded lives as long as the process: keep the collector from walking it in the middle of a tick.
+    gc.collect()
+    gc.freeze()
+    warmup_ms = (time.monotonic() - started_s) * 1e3
+    endpoint.send("conductor", WorkerReady(args.rank, os.getpid(), sorted(models), warmup_ms))
+    try:
+        worker.run()
+    finally:
+        plane.close()
+        mesh.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

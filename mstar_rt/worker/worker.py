@@ -1,0 +1,330 @@
+"""The loop of one rank: take messages, form a batch, run it, route what comes out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mstar_rt.clock import Clock
+from mstar_rt.engine import Outcome, run_isolating_failures
+from mstar_rt.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    MstarError,
+    ResourceExhausted,
+)
+from mstar_rt.message import (
+    AskStats, CancelRequest, Drain, Emitted, Message, PeerGone, Release, ReleaseScope, Shutdown, StartWalk, Stats, WalkDone,
+    WalkFailed,
+)  # fmt: skip
+from mstar_rt.model import NodeCall
+from mstar_rt.program import Emission, Firing, Progress, WalkRun
+from mstar_rt.trace import TraceRing
+from mstar_rt.transport import ControlEndpoint, TensorPlane
+from mstar_rt.worker.active import ActiveWalk, Scopes
+from mstar_rt.worker.loaded import LoadedModel
+from mstar_rt.worker.scheduler import Scheduler, Unit
+from mstar_rt.worker.tensors import receive_tensor, send_tensor
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 1.0
+
+
+class Worker:
+    """One rank. Single-threaded: between two steps it reads its inbox, so a cancel waits for one step at most."""
+
+    def __init__(
+        self,
+        models: Mapping[str, LoadedModel],
+        endpoint: ControlEndpoint,
+        plane: TensorPlane,
+        clock: Clock,
+        device: str = "cpu",
+        max_batch: int = 16,
+    ) -> None:
+        self.trace = TraceRing()
+        self._models = models
+        self._endpoint = endpoint
+        self._plane = plane
+        self._clock = clock
+        self._device = device
+        self._scheduler: Scheduler[Firing] = Scheduler(max_batch)
+        self._active: dict[str, ActiveWalk] = {}
+        self._scopes = Scopes()
+        self._waiting_for_pages: list[Unit[Firing]] = []
+        self._num_units = 0
+        self._num_steps = 0
+        self._num_batched = 0
+        self.stopped = False
+
+    def run(self) -> None:
+        """Serve until Shutdown."""
+        while not self.stopped:
+            self.turn(IDLE_WAIT_S)
+
+    def turn(self, idle_wait_s: float) -> None:
+        """Read the inbox, waiting for it only if nothing is ready; then run one step."""
+        for envelope in self._endpoint.receive(0.0 if len(self._scheduler) else idle_wait_s):
+            self._handle(envelope.message)
+        if self.stopped:
+            return
+        batch = self._scheduler.next_batch(self._clock.now_ns())
+        if batch:
+            self._run_step(batch)
+        elif self._waiting_for_pages:
+            self._break_page_deadlock()
+
+    # --- inbox -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case StartWalk():
+                self._start(message)
+            case CancelRequest():
+                self._end(message.request_id)
+            case ReleaseScope():
+                self._scopes.release(message.scope)
+            case Release():
+                self._plane.on_release(message)
+            case PeerGone():
+                self._plane.forget_peer(message.address)
+            case AskStats():
+                self._endpoint.send(
+                    message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats())
+                )
+            case Drain() | Shutdown():
+                self.stopped = isinstance(message, Shutdown)
+            case _:
+                logger.error("%s got an unexpected %s", self._endpoint.address, type(message).__name__)
+
+    def _start(self, start: StartWalk) -> None:
+        try:
+            given = self._receive_inputs(start)
+            loaded = self._models[start.model]
+            program = loaded.programs[start.walk]
+            if start.keep_inputs:
+                self._scopes.persist(start.request_id, given)
+            known = {**self._scopes.get(start.scope), **self._scopes.get(start.request_id), **given}
+            inputs = {name: known[name] if name in known else _absent(loaded, start, name) for name, _ in program.inputs}
+            times = {name: start.params[name] for name in program.params if name in start.params}
+            run = WalkRun(program, times)  # type: ignore[arg-type]  # it checks that they are integers
+            active = ActiveWalk(start, run, loaded.new_sequences())
+            self._active[start.request_id] = active
+            self._add_ready(active, run.start(inputs))
+        except MstarError as error:
+            self._fail(start, error)
+        except Exception as error:
+            logger.error("cannot start walk %s of request %s", start.walk, start.request_id, exc_info=error)
+            self._fail(start, Internal(f"walk {start.walk!r} could not start ({type(error).__name__})"))
+
+    def _receive_inputs(self, start: StartWalk) -> dict[str, Any]:
+        """All of them are read and let go, even if one cannot be read."""
+        received: dict[str, Any] = {}
+        failure: MstarError | None = None
+        for name, ref in start.inputs.items():
+            try:
+                received[name] = receive_tensor(self._plane, ref, self._device)
+            except MstarError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return received
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def _add_ready(self, active: ActiveWalk, firings: Sequence[Firing]) -> None:
+        start = active.start
+        now_ns = self._clock.now_ns()
+        units = []
+        for firing in firings:
+            self._num_units += 1
+            engine = self._models[start.model].engines[firing.node.name]
+            units.append(
+                Unit(
+                    request_id=start.request_id,
+                    engine_id=(start.model, firing.node.name),
+                    batch_key=engine.batch_key(self._call(active, firing)),
+                    criticality=start.criticality,
+                    order=firing.order,
+                    arrival=self._num_units,
+                    ready_ns=now_ns,
+                    work=firing,
+                    deadline_ns=start.deadline_ns,
+                )
+            )
+        self._scheduler.add(units)
+
+    def _call(self, active: ActiveWalk, firing: Firing) -> NodeCall:
+        start = active.start
+        return NodeCall(
+            request_id=start.request_id,
+            session_id=start.scope,
+            walk=start.walk,
+            iteration=firing.iteration,
+            inputs=firing.inputs,
+            params=start.params,
+            now_ns=self._clock.now_ns,
+            deadline_ns=start.deadline_ns,
+            sequences=active.sequences.get(firing.node.cache) if firing.node.cache else None,
+        )
+
+    def _run_step(self, batch: list[Unit[Firing]]) -> None:
+        units = [unit for unit in batch if not self._drop_late(unit)]
+        if not units:
+            return
+        model, node = units[0].engine_id
+        calls = [self._call(self._active[unit.request_id], unit.work) for unit in units]
+        start_ns = self._clock.now_ns()
+        outcomes = run_isolating_failures(self._models[model].engines[node], calls)
+        end_ns = self._clock.now_ns()
+        self._num_steps += 1
+        self._num_batched += len(units)
+        self.trace.record(node, self._endpoint.address, start_ns, end_ns, f"batch {len(units)}")
+        for unit, outcome in zip(units, outcomes, strict=True):
+            self._settle(unit, outcome, start_ns, end_ns, len(units))
+
+    def _settle(
+        self, unit: Unit[Firing], outcome: Outcome, start_ns: int, end_ns: int, batch_size: int
+    ) -> None:
+        active = self._active.get(unit.request_id)
+        if active is None:
+            return  # another unit of this request failed in the same step
+        if outcome.must_wait:
+            self._waiting_for_pages.append(unit)
+            return
+        if outcome.error is not None:
+            self._fail(active.start, outcome.error)
+            return
+        assert outcome.result is not None
+        firing = unit.work
+        program = active.run.program
+        loops = tuple(program.loops[index].name for index in program.nodes[firing.node_index].loops)
+        active.add_step(
+            firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops
+        )
+        active.note_flags(outcome.result.flags)
+        self._advance(active, active.run.complete(firing, outcome.result.outputs, outcome.result.leave))
+
+    def _advance(self, active: ActiveWalk, progress: Progress) -> None:
+        try:
+            self._emit(active, progress.emitted)
+        except MstarError as error:
+            self._fail(active.start, error)
+            return
+        if progress.finished:
+            self._finish(active)
+        else:
+            self._add_ready(active, progress.ready)
+
+    def _emit(self, active: ActiveWalk, emissions: Sequence[Emission]) -> None:
+        start = active.start
+        for emission in emissions:
+            ref = send_tensor(self._plane, emission.value, start.reply_to)
+            record = Emitted(
+                start.request_id, start.walk, active.num_emitted, emission.name, emission.iteration, ref
+            )
+            self._endpoint.send(start.reply_to, record)
+            active.num_emitted += 1
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def _finish(self, active: ActiveWalk) -> None:
+        start = active.start
+        self._scopes.persist(start.scope, active.run.persisted)
+        done = WalkDone(
+            request_id=start.request_id,
+            walk=start.walk,
+            num_emitted=active.num_emitted,
+            node_times=active.node_times,
+            loop_us=active.loop_us,
+            num_iterations=active.run.num_iterations,
+            flags=active.flags,
+        )
+        self._end(start.request_id)
+        self._endpoint.send("conductor", done)
+
+    def _fail(self, start: StartWalk, error: MstarError) -> None:
+        self._end(start.request_id)
+        self._endpoint.send("conductor", WalkFailed(start.request_id, start.walk, error.code, str(error)))
+
+    def _end(self, request_id: str) -> None:
+        """Forget a walk, whatever ended it: its pages are free for those that wait for them."""
+        active = self._active.pop(request_id, None)
+        if active is None:
+            return
+        active.release()
+        self._scheduler.remove_request(request_id)
+        waiting, self._waiting_for_pages = self._waiting_for_pages, []
+        self._scheduler.add(unit for unit in waiting if unit.request_id != request_id)
+
+    def _drop_late(self, unit: Unit[Firing]) -> bool:
+        """True if the unit need not run: its request is gone, or can no longer be answered in time."""
+        active = self._active.get(unit.request_id)
+        if active is None:
+            return True
+        start = active.start
+        now_ns = self._clock.now_ns()
+        if start.deadline_ns is None or now_ns < start.deadline_ns or (start.anytime and active.node_times):
+            return False
+        late_ms = (now_ns - start.deadline_ns) / 1e6
+        self._fail(
+            start,
+            DeadlineExceeded(
+                f"the deadline passed {late_ms:.1f} ms before node {unit.work.name!r} could run"
+            ),
+        )
+        return True
+
+    def _break_page_deadlock(self) -> None:
+        """Every request that could run waits for pages that the others hold: the last to arrive gives way."""
+        unit = max(self._waiting_for_pages, key=lambda unit: unit.arrival)
+        active = self._active[unit.request_id]
+        stats = "; ".join(f"{name}: {value:.0f}" for name, value in self.stats().items() if "pages" in name)
+        self._fail(
+            active.start,
+            ResourceExhausted(
+                f"no free pages for node {unit.work.name!r} with {len(self._active)} requests on this worker ({stats}); ask "
+                "for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
+            ),
+        )
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges of this worker by name."""
+        values = {
+            "active_walks": float(len(self._active)),
+            "ready_units": float(len(self._scheduler)),
+            "scopes": float(len(self._scopes)),
+            "steps_total": float(self._num_steps),
+            "units_total": float(self._num_batched),
+            "shared_memory_held_bytes": float(self._plane.num_held_bytes),
+        }
+        for model, loaded in self._models.items():
+            for cache, pool in loaded.pools.items():
+                values[f"pages_free/{model}/{cache}"] = float(pool.allocator.num_free)
+                values[f"pages_held/{model}/{cache}"] = float(pool.allocator.num_held)
+        return values
+
+
+def _absent(loaded: LoadedModel, start: StartWalk, name: str) -> None:
+    """The value of a walk's input that nobody gave: None where that is allowed.
+
+    An input comes from the client, from an earlier walk of the request, or from an earlier request of the session.
+
+    Raises:
+        FailedPrecondition: an earlier request of the session should have made it.
+        InvalidArgument: the client must give it.
+    """
+    tasks = [task for task in loaded.model.tasks if start.walk in task.walks]
+    if any(spec.optional for task in tasks for spec in task.inputs if spec.name == name):
+        return
+    for task in tasks:
+        for tensor, advice in task.session_inputs:
+            if tensor == name:
+                raise FailedPrecondition(f"{start.model}.{start.walk}: {name!r} is not known yet, {advice}")
+    if any(name == persisted.split(".")[-1] for walk in loaded.model.graph.walks for persisted in walk.persist):
+        return
+    raise InvalidArgument(f"{start.model}.{start.walk}: input {name!r} was not given")
