@@ -1,0 +1,217 @@
+"""The asyncio client: the same methods as the blocking one, awaited. It belongs to the event loop it was made
+on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from mstar_rt.client import answers, requests, results
+from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
+from mstar_rt.client.channel import OPTIONS
+from mstar_rt.client.failures import error_from_call, translated
+from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.errors import Unavailable
+from mstar_rt.protos import runtime_pb2, runtime_pb2_grpc, world_model_pb2_grpc
+
+
+def connect_async(address: str = "127.0.0.1:50051") -> AsyncClient:
+    """An asyncio client of the server at `address` ("host:port"). Connects when first used, and again when it
+    must.
+    """
+    return AsyncClient(address)
+
+
+class AsyncClient:
+    """See `blocking.Client` for what the methods take, give and raise. Cancelling a task cancels its call."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, OPTIONS)
+        self._world_model: Any = world_model_pb2_grpc.WorldModelStub(self._channel)
+        self._runtime: Any = runtime_pb2_grpc.RuntimeStub(self._channel)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    # ---- world models
+
+    async def encode(
+        self,
+        model: str,
+        frames: Images,
+        *,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+    ) -> results.Encoding:
+        request = requests.encode(model, frames, budget_ms, criticality)
+        with translated(self.address):
+            return answers.encoding(await self._world_model.Encode(request, timeout=timeout_s))
+
+    async def rollout(
+        self,
+        model: str,
+        frames: Images | None,
+        actions: Numbers,
+        state: Numbers | None = None,
+        *,
+        latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
+        states: Numbers | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **model_options: Any,
+    ) -> AsyncIterator[results.RolloutStep | results.RolloutDone]:
+        """The steps as they are made, then the end with its timing. Closing the iterator cancels the
+        rollout.
+        """
+        request = requests.rollout(
+            model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
+            model_options,
+        )  # fmt: skip
+        call = self._world_model.Rollout(request, timeout=timeout_s)
+        try:
+            with translated(self.address):
+                async for answer in call:
+                    if answer.WhichOneof("answer") == "done":
+                        yield answers.rollout_done(answer.done)
+                    else:
+                        yield answers.rollout_step(answer.step)
+        finally:
+            call.cancel()
+
+    async def plan(
+        self,
+        model: str,
+        frames: Images | None,
+        goal_frames: Images | None,
+        state: Numbers,
+        *,
+        latents: np.ndarray | None = None,
+        goal_latents: np.ndarray | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> results.Plan:
+        stream = self.plan_stream(
+            model,
+            frames,
+            goal_frames,
+            state,
+            latents=latents,
+            goal_latents=goal_latents,
+            budget_ms=budget_ms,
+            timeout_s=timeout_s,
+            criticality=criticality,
+            **options,
+        )
+        answered = [answer async for answer in stream][-1]
+        assert isinstance(answered, results.Plan)
+        return answered
+
+    async def plan_stream(
+        self,
+        model: str,
+        frames: Images | None,
+        goal_frames: Images | None,
+        state: Numbers,
+        *,
+        latents: np.ndarray | None = None,
+        goal_latents: np.ndarray | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[results.PlanImprovement | results.Plan]:
+        """Every improvement as it is made, then the plan. Closing the iterator cancels the search."""
+        request = requests.plan(
+            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
+        )
+        call = self._world_model.Plan(request, timeout=timeout_s)
+        improvements: list[results.PlanImprovement] = []
+        try:
+            with translated(self.address):
+                async for answer in call:
+                    if answer.WhichOneof("answer") == "plan":
+                        yield answers.plan(answer.plan, improvements)
+                    else:
+                        improvements.append(answers.improvement(answer.improvement))
+                        yield improvements[-1]
+        finally:
+            call.cancel()
+
+    def session(
+        self, model: str, *, budget_ms: float | None = None, criticality: str | None = None, **options: Any
+    ) -> AsyncWorldModelSession:
+        """A planner's session, to be used in `async with`. Budget, criticality and planner options are its
+        defaults.
+        """
+        return AsyncWorldModelSession(self._world_model, self.address, model, budget_ms, criticality, options)
+
+    # ---- the runtime
+
+    async def models(self) -> list[results.ModelInfo]:
+        with translated(self.address):
+            response = await self._runtime.ListModels(runtime_pb2.ListModelsRequest())
+        return [answers.model_info(summary) for summary in response.models]
+
+    async def describe(self, model: str, walk: str | None = None) -> results.ModelDescription:
+        with translated(self.address):
+            request = runtime_pb2.DescribeModelRequest(model=model, walk=walk)
+            return answers.description(await self._runtime.DescribeModel(request))
+
+    async def server_info(self) -> results.ServerInfo:
+        with translated(self.address):
+            return answers.server_info(await self._runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
+
+    async def stats(self) -> results.RuntimeStats:
+        with translated(self.address):
+            return answers.runtime_stats(await self._runtime.Stats(runtime_pb2.StatsRequest()))
+
+    async def drain(self) -> int:
+        with translated(self.address):
+            return int((await self._runtime.Drain(runtime_pb2.DrainRequest())).num_running)
+
+    async def wait_until_serving(self, timeout_s: float, model: str = "") -> None:
+        request = health_pb2.HealthCheckRequest(service=model)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._watch_until_serving(request):
+                    pass
+        except TimeoutError:
+            what = f"model {model!r}" if model else "the server"
+            raise Unavailable(f"{what} at {self.address} is not serving after {timeout_s} s") from None
+
+    async def _watch_until_serving(self, request: health_pb2.HealthCheckRequest) -> bool:
+        """False if the connection was lost meanwhile."""
+        call = self._health.Watch(request, wait_for_ready=True)
+        try:
+            async for response in call:
+                if response.status == health_pb2.HealthCheckResponse.SERVING:
+                    return True
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise error_from_call(error, self.address) from None
+        finally:
+            call.cancel()
+        return False

@@ -1,0 +1,205 @@
+"""The asyncio side of WorldModel.Session. Its methods may be called from several tasks of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+
+from mstar_rt.client import answers, messages, requests, results
+from mstar_rt.client.blocking_session import LAST_ANSWERS
+from mstar_rt.client.failures import error_from_call, error_from_detail
+from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.errors import MstarError, Unavailable
+from mstar_rt.protos import world_model_pb2 as wire
+
+
+class AsyncWorldModelSession:
+    """See `blocking_session.WorldModelSession`. To be used in `async with`, which opens and closes it."""
+
+    def __init__(
+        self,
+        stub: Any,
+        address: str,
+        model: str,
+        budget_ms: float | None,
+        criticality: str | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.events: list[results.SessionEvent] = []
+        self.session_id = ""
+        self._stub = stub
+        self._address = address
+        self._last_id = 0
+        self._waiting: dict[int, asyncio.Queue[wire.SessionResponse | MstarError]] = {}
+        self._ended: MstarError | None = None
+        self._opening = wire.OpenWorldModel(
+            model=model,
+            planner=messages.planner(options),
+            options=messages.request_options(budget_ms, criticality),
+        )
+
+    async def __aenter__(self) -> AsyncWorldModelSession:
+        self._call = self._stub.Session()
+        self._reading = asyncio.create_task(self._read())
+        try:
+            self.session_id = (await self._ask(open=self._opening)).opened.session_id
+        except BaseException:
+            self._abort()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self._abort()
+
+    async def set_goal(
+        self, goal_frames: Images | None = None, *, goal_latents: np.ndarray | None = None
+    ) -> results.Timing:
+        answer = await self._ask(set_goal=messages.goal(goal_frames, goal_latents))
+        return answers.timing(answer.goal_set.timing)
+
+    async def observe(
+        self,
+        frames: Images | None,
+        state: Numbers | None = None,
+        *,
+        latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
+    ) -> int:
+        """Replace the newest observation, also while a plan runs; returns its message id."""
+        observation = requests.observe(frames, state, latents, context_actions, context_states)
+        return int((await self._ask(observe=observation)).answers)
+
+    async def plan(
+        self,
+        *,
+        goal_frames: Images | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> results.Plan:
+        """Cancelling the task that awaits this takes the plan back."""
+        stream = self.plan_stream(goal_frames=goal_frames, budget_ms=budget_ms, criticality=criticality, **options)
+        answered = [answer async for answer in stream][-1]
+        assert isinstance(answered, results.Plan)
+        return answered
+
+    async def plan_stream(
+        self,
+        *,
+        goal_frames: Images | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[results.PlanImprovement | results.Plan]:
+        command = requests.session_plan(budget_ms, criticality, goal_frames, True, options)
+        improvements: list[results.PlanImprovement] = []
+        async for answer in self._answers(plan=command):
+            if answer.WhichOneof("answer") == "plan":
+                yield answers.plan(answer.plan, improvements)
+            else:
+                improvements.append(answers.improvement(answer.improvement))
+                yield improvements[-1]
+
+    async def rollout(
+        self,
+        actions: Numbers,
+        *,
+        states: Numbers | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **model_options: Any,
+    ) -> AsyncIterator[results.RolloutStep | results.RolloutDone]:
+        command = wire.SessionRollout(
+            options=messages.request_options(budget_ms, criticality),
+            rollout=messages.rollout(actions, states, model_options),
+        )
+        async for answer in self._answers(rollout=command):
+            if answer.WhichOneof("answer") == "done":
+                yield answers.rollout_done(answer.done)
+            else:
+                yield answers.rollout_step(answer.step)
+
+    async def close(self) -> None:
+        try:
+            await self._ask(close=wire.CloseWorldModel())
+        finally:
+            self._abort()
+
+    # ---- the stream
+
+    async def _ask(self, **command: Any) -> wire.SessionResponse:
+        """The last answer, e.g. to a command that has only one."""
+        return [answer async for answer in self._answers(**command)][-1]
+
+    async def _answers(self, **command: Any) -> AsyncIterator[wire.SessionResponse]:
+        """The answers to one message, in order, to the last. Left early, it takes the message back."""
+        message_id, incoming = self._watch()
+        ended = False
+        try:
+            await self._write(wire.SessionRequest(message_id=message_id, **command))
+            while not ended:
+                answer = await incoming.get()
+                if isinstance(answer, MstarError):
+                    raise answer
+                kind = answer.WhichOneof("answer")
+                ended = kind in LAST_ANSWERS
+                if kind == "error":
+                    raise error_from_detail(answer.error.detail)
+                yield answer
+        finally:
+            del self._waiting[message_id]
+            if not ended and self._ended is None:
+                self._take_back(message_id)
+
+    def _watch(self) -> tuple[int, asyncio.Queue[wire.SessionResponse | MstarError]]:
+        if self._ended is not None:
+            raise self._ended
+        self._last_id += 1
+        self._waiting[self._last_id] = asyncio.Queue()
+        return self._last_id, self._waiting[self._last_id]
+
+    def _take_back(self, message_id: int) -> None:
+        self._last_id += 1
+        cancel = wire.SessionRequest(message_id=self._last_id, cancel=wire.CancelCommand(message_id=message_id))
+        self._taking_back = asyncio.ensure_future(self._write(cancel))
+
+    async def _write(self, message: wire.SessionRequest) -> None:
+        """Raises:  MstarError: the stream has ended; the reader knows why."""
+        try:
+            await self._call.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            await asyncio.wait([self._reading])
+            raise self._ended or self._unavailable() from None
+
+    async def _read(self) -> None:
+        ended = self._unavailable()
+        try:
+            async for answer in self._call:
+                if answer.WhichOneof("answer") == "event":
+                    self.events.append(answers.event(answer.answers, answer.event))
+                elif (incoming := self._waiting.get(answer.answers)) is not None:
+                    incoming.put_nowait(answer)
+        except grpc.RpcError as error:
+            ended = error_from_call(error, self._address)
+        finally:
+            self._ended = ended
+            for incoming in self._waiting.values():
+                incoming.put_nowait(ended)
+
+    def _unavailable(self) -> MstarError:
+        return Unavailable(f"the session at {self._address} has ended: open another one")
+
+    def _abort(self) -> None:
+        self._call.cancel()
+        self._reading.cancel()

@@ -1,0 +1,236 @@
+"""The blocking client. One object may be used by several threads; each session by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from mstar_rt.client import answers, requests, results
+from mstar_rt.client.blocking_session import WorldModelSession
+from mstar_rt.client.channel import OPTIONS
+from mstar_rt.client.failures import error_from_call, translated
+from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.errors import Unavailable
+from mstar_rt.protos import runtime_pb2, runtime_pb2_grpc, world_model_pb2, world_model_pb2_grpc
+
+
+def connect(address: str = "127.0.0.1:50051") -> Client:
+    """A client of the server at `address` ("host:port"). Connects when first used, and again whenever it
+    must.
+    """
+    return Client(address)
+
+
+class Client:
+    """All methods raise the classes of mstar_rt.errors, with the server's sentence and the request id as a
+    note.
+
+    `budget_ms` is the time that the server may take from the arrival of the request; a plan answers with the
+    best it has by then. `timeout_s` bounds the whole call, with the network; it fails with DeadlineExceeded.
+    None: unbounded.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address, OPTIONS)
+        self._world_model = world_model_pb2_grpc.WorldModelStub(self._channel)
+        self._runtime = runtime_pb2_grpc.RuntimeStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    # ---- world models
+
+    def encode(
+        self,
+        model: str,
+        frames: Images,
+        *,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+    ) -> results.Encoding:
+        """Latents [T, P, D] of frames: uint8 [T, H, W, 3], or JPEG or PNG files."""
+        request = requests.encode(model, frames, budget_ms, criticality)
+        with translated(self.address):
+            return answers.encoding(self._world_model.Encode(request, timeout=timeout_s))
+
+    def rollout(
+        self,
+        model: str,
+        frames: Images | None,
+        actions: Numbers,
+        state: Numbers | None = None,
+        *,
+        latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
+        states: Numbers | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **model_options: Any,
+    ) -> RolloutStream:
+        """Imagine `actions` [H, A] (or [B, H, A]) from the last frame, where the robot's pose is `state` [A].
+
+        Several frames need `context_actions` [T-1, A] between them. `states` gives the pose at each step
+        instead of having it integrated. `latents` [T, P, D] from `encode` stand in for frames.
+        """
+        request = requests.rollout(
+            model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
+            model_options,
+        )  # fmt: skip
+        return RolloutStream(self._world_model.Rollout(request, timeout=timeout_s), self.address)
+
+    def plan(
+        self,
+        model: str,
+        frames: Images | None,
+        goal_frames: Images | None,
+        state: Numbers,
+        *,
+        latents: np.ndarray | None = None,
+        goal_latents: np.ndarray | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> results.Plan:
+        """Actions [H, A] that bring the world from `frames` to `goal_frames`. Options: see PlannerOptions,
+        `describe`.
+        """
+        request = requests.plan(
+            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
+        )
+        *_, plan = self._plan(request, timeout_s)
+        assert isinstance(plan, results.Plan)
+        return plan
+
+    def plan_stream(
+        self,
+        model: str,
+        frames: Images | None,
+        goal_frames: Images | None,
+        state: Numbers,
+        *,
+        latents: np.ndarray | None = None,
+        goal_latents: np.ndarray | None = None,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> Iterator[results.PlanImprovement | results.Plan]:
+        """Like `plan`: every improvement as it is made, then the plan. Closing the iterator cancels the
+        search.
+        """
+        request = requests.plan(
+            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
+        )
+        return self._plan(request, timeout_s)
+
+    def session(
+        self, model: str, *, budget_ms: float | None = None, criticality: str | None = None, **options: Any
+    ) -> WorldModelSession:
+        """A planner's session, to be used in `with`. Budget, criticality and planner options are its
+        defaults.
+        """
+        return WorldModelSession(self._world_model, self.address, model, budget_ms, criticality, options)
+
+    def _plan(
+        self, request: world_model_pb2.PlanRequest, timeout_s: float | None
+    ) -> Iterator[results.PlanImprovement | results.Plan]:
+        call = self._world_model.Plan(request, timeout=timeout_s)
+        improvements: list[results.PlanImprovement] = []
+        try:
+            with translated(self.address):
+                for answer in call:
+                    if answer.WhichOneof("answer") == "plan":
+                        yield answers.plan(answer.plan, improvements)
+                    else:
+                        improvements.append(answers.improvement(answer.improvement))
+                        yield improvements[-1]
+        finally:
+            call.cancel()
+
+    # ---- the runtime
+
+    def models(self) -> list[results.ModelInfo]:
+        with translated(self.address):
+            response = self._runtime.ListModels(runtime_pb2.ListModelsRequest())
+        return [answers.model_info(summary) for summary in response.models]
+
+    def describe(self, model: str, walk: str | None = None) -> results.ModelDescription:
+        """Tasks with their inputs, outputs and options, and drawings of the walks (of one, if `walk` is
+        given).
+        """
+        with translated(self.address):
+            request = runtime_pb2.DescribeModelRequest(model=model, walk=walk)
+            return answers.description(self._runtime.DescribeModel(request))
+
+    def server_info(self) -> results.ServerInfo:
+        with translated(self.address):
+            return answers.server_info(self._runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
+
+    def stats(self) -> results.RuntimeStats:
+        with translated(self.address):
+            return answers.runtime_stats(self._runtime.Stats(runtime_pb2.StatsRequest()))
+
+    def drain(self) -> int:
+        """The server takes nothing new from now on; returns how many requests still run."""
+        with translated(self.address):
+            return int(self._runtime.Drain(runtime_pb2.DrainRequest()).num_running)
+
+    def wait_until_serving(self, timeout_s: float, model: str = "") -> None:
+        """Wait for the server to be there and `model` (all of them if empty) to have warmed up.
+
+        Raises:  Unavailable: not within `timeout_s`.
+        """
+        end = time.monotonic() + timeout_s
+        request = health_pb2.HealthCheckRequest(service=model)
+        while (remaining_s := end - time.monotonic()) > 0:
+            try:
+                for response in self._health.Watch(request, timeout=remaining_s, wait_for_ready=True):
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise error_from_call(error, self.address) from None
+        what = f"model {model!r}" if model else "the server"
+        raise Unavailable(f"{what} at {self.address} is not serving after {timeout_s} s")
+
+
+class RolloutStream:
+    """Iterate over the steps as they are made; `done` has timing and flags after the last. `cancel` ends it
+    early.
+    """
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+        self.done: results.RolloutDone | None = None
+
+    def __iter__(self) -> Iterator[results.RolloutStep]:
+        with translated(self._address):
+            for answer in self._call:
+                if answer.WhichOneof("answer") == "done":
+                    self.done = answers.rollout_done(answer.done)
+                else:
+                    yield answers.rollout_step(answer.step)
+
+    def cancel(self) -> None:
+        self._call.cancel()

@@ -1,0 +1,209 @@
+"""The blocking side of WorldModel.Session. Used by one thread."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mstar_rt.client import answers, messages, requests, results
+from mstar_rt.client.failures import error_from_detail, translated
+from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.errors import Unavailable
+from mstar_rt.protos import world_model_pb2 as wire
+from mstar_rt.protos.world_model_pb2_grpc import WorldModelStub
+
+LAST_ANSWERS = frozenset({"opened", "goal_set", "observed", "plan", "done", "cancel_done", "closed", "error"})
+
+
+class WorldModelSession:
+    """Keeps the goal, the newest observation and the last plan on the server. `events` lists what happened to
+    messages.
+
+    An error of one command leaves the session usable; when the stream itself has failed, every call raises.
+    """
+
+    def __init__(
+        self,
+        stub: WorldModelStub,
+        address: str,
+        model: str,
+        budget_ms: float | None,
+        criticality: str | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.events: list[results.SessionEvent] = []
+        self._address = address
+        self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
+        self._last_id = 0
+        self._early: dict[int, list[wire.SessionResponse]] = {}
+        self._unwatched: set[int] = set()
+        opening = wire.OpenWorldModel(
+            model=model,
+            planner=messages.planner(options),
+            options=messages.request_options(budget_ms, criticality),
+        )
+        self._call = stub.Session(iter(self._outgoing.get, None))
+        try:
+            self.session_id = self._ask(open=opening).opened.session_id
+        except BaseException:
+            self._abort()
+            raise
+
+    def __enter__(self) -> WorldModelSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._abort()
+
+    def set_goal(self, goal_frames: Images | None = None, *, goal_latents: np.ndarray | None = None) -> results.Timing:
+        """The goal of the plans that follow, until the next one."""
+        return answers.timing(self._ask(set_goal=messages.goal(goal_frames, goal_latents)).goal_set.timing)
+
+    def observe(
+        self,
+        frames: Images | None,
+        state: Numbers | None = None,
+        *,
+        latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
+        wait: bool = True,
+    ) -> int:
+        """Replace the newest observation; returns its message id. `wait=False` does not wait for the server
+        to accept it: a refusal is then raised by a later call.
+        """
+        observation = requests.observe(frames, state, latents, context_actions, context_states)
+        message_id = self._send(observe=observation)
+        if wait:
+            self._last_answer(message_id)
+        else:
+            self._unwatched.add(message_id)
+        return message_id
+
+    def plan(
+        self,
+        *,
+        goal_frames: Images | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> results.Plan:
+        """Plan from the newest observation to the session's goal (or `goal_frames`)."""
+        *_, plan = self.plan_stream(goal_frames=goal_frames, budget_ms=budget_ms, criticality=criticality, **options)
+        assert isinstance(plan, results.Plan)
+        return plan
+
+    def plan_stream(
+        self,
+        *,
+        goal_frames: Images | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> Iterator[results.PlanImprovement | results.Plan]:
+        """Every improvement as it is made, then the plan. Closing the iterator cancels the search."""
+        message_id = self._send(plan=requests.session_plan(budget_ms, criticality, goal_frames, True, options))
+        improvements: list[results.PlanImprovement] = []
+        for answer in self._answers(message_id):
+            if answer.WhichOneof("answer") == "plan":
+                yield answers.plan(answer.plan, improvements)
+            else:
+                improvements.append(answers.improvement(answer.improvement))
+                yield improvements[-1]
+
+    def rollout(
+        self,
+        actions: Numbers,
+        *,
+        states: Numbers | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **model_options: Any,
+    ) -> Iterator[results.RolloutStep | results.RolloutDone]:
+        """Imagine `actions` from the newest observation: the steps as they are made, then the end with its
+        timing.
+        """
+        command = wire.SessionRollout(
+            options=messages.request_options(budget_ms, criticality),
+            rollout=messages.rollout(actions, states, model_options),
+        )
+        message_id = self._send(rollout=command)
+        for answer in self._answers(message_id):
+            if answer.WhichOneof("answer") == "done":
+                yield answers.rollout_done(answer.done)
+            else:
+                yield answers.rollout_step(answer.step)
+
+    def close(self) -> None:
+        """End the session when all that was asked is answered; the server frees what it holds."""
+        try:
+            self._ask(close=wire.CloseWorldModel())
+        finally:
+            self._abort()
+
+    # ---- the stream
+
+    def _ask(self, **command: Any) -> wire.SessionResponse:
+        return self._last_answer(self._send(**command))
+
+    def _send(self, **command: Any) -> int:
+        self._last_id += 1
+        self._outgoing.put(wire.SessionRequest(message_id=self._last_id, **command))
+        return self._last_id
+
+    def _last_answer(self, message_id: int) -> wire.SessionResponse:
+        *_, answer = self._answers(message_id)
+        return answer
+
+    def _answers(self, message_id: int) -> Iterator[wire.SessionResponse]:
+        """The answers to one message, in order, to the last. Left early, it takes the message back."""
+        ended = False
+        try:
+            while not ended:
+                early = self._early.pop(message_id, [])
+                for answer in early or [self._read(message_id)]:
+                    ended = answer.WhichOneof("answer") in LAST_ANSWERS
+                    if answer.WhichOneof("answer") == "error":
+                        raise error_from_detail(answer.error.detail)
+                    yield answer
+        except GeneratorExit:
+            if not ended:
+                self._unwatched.add(message_id)
+                self._unwatched.add(self._send(cancel=wire.CancelCommand(message_id=message_id)))
+            raise
+
+    def _read(self, message_id: int) -> wire.SessionResponse:
+        """The next answer to `message_id`; answers to other messages wait until they are asked for."""
+        while True:
+            with translated(self._address):
+                answer = next(self._call, None)
+            if answer is None:
+                raise Unavailable(f"the session at {self._address} has ended: open another one")
+            kind = answer.WhichOneof("answer")
+            if kind == "event":
+                self.events.append(answers.event(answer.answers, answer.event))
+            elif answer.answers == message_id:
+                return answer
+            elif answer.answers in self._unwatched:
+                self._unwatched_answer(answer, kind)
+            else:
+                self._early.setdefault(answer.answers, []).append(answer)
+
+    def _unwatched_answer(self, answer: wire.SessionResponse, kind: str) -> None:
+        if kind in LAST_ANSWERS:
+            self._unwatched.discard(answer.answers)
+        if kind == "error" and answer.error.detail.code != "CANCELLED":
+            raise error_from_detail(answer.error.detail)
+
+    def _abort(self) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()

@@ -1,0 +1,152 @@
+"""Arguments of the client's methods to wire messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mstar_rt.errors import InvalidArgument
+from mstar_rt.protos import request_pb2, tensor_pb2
+from mstar_rt.protos import world_model_pb2 as wire
+from mstar_rt.protos.arrays import tensor_from_array
+
+Numbers = np.ndarray | Sequence[float] | Sequence[Sequence[float]]
+Images = np.ndarray | bytes | Sequence[bytes]
+"""uint8 [T, H, W, 3] or one frame [H, W, 3], RGB; or whole JPEG or PNG files, one per frame."""
+
+
+def frames(images: Images) -> tensor_pb2.Frames:
+    """Raises:  InvalidArgument: neither an array nor JPEG or PNG files."""
+    if isinstance(images, bytes):
+        images = [images]
+    if isinstance(images, np.ndarray):
+        array = images[None] if images.ndim == 3 else images
+        return tensor_pb2.Frames(tensor=tensor_from_array(array))
+    if not all(isinstance(image, bytes) for image in images):
+        raise InvalidArgument("frames must be a uint8 array [T, H, W, 3] or JPEG or PNG files as bytes")
+    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[_compressed(image) for image in images]))
+
+
+def numbers(values: Numbers) -> tensor_pb2.Tensor:
+    """Python numbers and float64 go out as float32, which is what models take; other dtypes as they are."""
+    array = np.asarray(values)
+    if array.dtype == np.float64 or not isinstance(values, np.ndarray):
+        array = array.astype(np.float32)
+    return tensor_from_array(array)
+
+
+def context(
+    images: Images | None,
+    state: Numbers | None,
+    latents: np.ndarray | None = None,
+    context_actions: Numbers | None = None,
+    context_states: Numbers | None = None,
+) -> wire.Context:
+    """Raises:  InvalidArgument: not exactly one of frames and latents."""
+    if (images is None) == (latents is None):
+        raise InvalidArgument("give either frames or latents, not both and not neither")
+    message = wire.Context(
+        state=None if state is None else numbers(state),
+        actions=None if context_actions is None else numbers(context_actions),
+        states=None if context_states is None else numbers(context_states),
+    )
+    if images is not None:
+        message.frames.CopyFrom(frames(images))
+    if latents is not None:
+        message.latents.CopyFrom(tensor_from_array(latents))
+    return message
+
+
+def goal(images: Images | None, latents: np.ndarray | None) -> wire.Goal:
+    """Raises:  InvalidArgument: not exactly one of frames and latents."""
+    if (images is None) == (latents is None):
+        raise InvalidArgument("give either goal_frames or goal_latents, not both and not neither")
+    if images is not None:
+        return wire.Goal(frames=frames(images))
+    assert latents is not None
+    return wire.Goal(latents=tensor_from_array(latents))
+
+
+def rollout(actions: Numbers, states: Numbers | None, model_options: Mapping[str, Any]) -> wire.Rollout:
+    return wire.Rollout(
+        actions=numbers(actions),
+        states=None if states is None else numbers(states),
+        model_options={name: option_value(name, value) for name, value in model_options.items()},
+    )
+
+
+def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
+    """Options by name: those of PlannerOptions, any others as options of the model, which refuses what it
+    does not know.
+
+    `pinned` is {dimension: value}; enums are given as text ("l1", "mppi").
+    Raises:  InvalidArgument: a value of the wrong kind.
+    """
+    message = wire.PlannerOptions()
+    for name, value in options.items():
+        if value is None:
+            raise InvalidArgument(f"option {name!r} is None, leave it out to get the default")
+        try:
+            _set_planner_option(message, name, value)
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            raise InvalidArgument(f"option {name!r} cannot be {value!r}: {error}") from error
+    return message
+
+
+def _set_planner_option(message: wire.PlannerOptions, name: str, value: Any) -> None:
+    field = wire.PlannerOptions.DESCRIPTOR.fields_by_name.get(name)
+    if field is None or name == "model_options":
+        message.model_options[name].CopyFrom(option_value(name, value))
+    elif name == "pinned":
+        message.pinned.extend(wire.PinnedDimension(dimension=d, value=v) for d, v in sorted(value.items()))
+    elif name == "tree_branching":
+        message.tree_branching.extend(value)
+    elif field.enum_type is not None:
+        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        setattr(message, name, field.enum_type.values_by_name[prefix + str(value).upper()].number)
+    elif field.message_type is not None:
+        getattr(message, name).CopyFrom(numbers(value))
+    else:
+        setattr(message, name, value)
+
+
+def option_value(name: str, value: Any) -> request_pb2.OptionValue:
+    """Raises:  InvalidArgument: not a bool, int, float, text or sequence of numbers."""
+    if isinstance(value, (bool, np.bool_)):
+        return request_pb2.OptionValue(flag=bool(value))
+    if isinstance(value, (int, np.integer)):
+        return request_pb2.OptionValue(integer=int(value))
+    if isinstance(value, (float, np.floating)):
+        return request_pb2.OptionValue(number=float(value))
+    if isinstance(value, str):
+        return request_pb2.OptionValue(text=value)
+    try:
+        return request_pb2.OptionValue(numbers=request_pb2.NumberList(values=[float(each) for each in value]))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"option {name!r} is {value!r}, expected a bool, a number, text or a sequence of numbers"
+        ) from error
+
+
+def request_options(budget_ms: float | None, criticality: str | None = None) -> request_pb2.RequestOptions:
+    """Raises:  InvalidArgument: an unknown criticality."""
+    message = request_pb2.RequestOptions(budget_ms=budget_ms)
+    if criticality is not None:
+        known = {
+            "planning": request_pb2.CRITICALITY_PLANNING,
+            "generation": request_pb2.CRITICALITY_GENERATION,
+        }
+        if criticality not in known:
+            raise InvalidArgument(f"criticality is {criticality!r}, expected one of {', '.join(known)}")
+        message.criticality = known[criticality]
+    return message
+
+
+def _compressed(data: bytes) -> tensor_pb2.Image:
+    if data.startswith(b"\xff\xd8"):
+        return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_JPEG, data=data)
+    if data.startswith(b"\x89PNG"):
+        return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_PNG, data=data)
+    raise InvalidArgument("frames given as bytes must be JPEG or PNG files")

@@ -1,0 +1,85 @@
+"""Requests of the one-call methods, shared by the blocking and the asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mstar_rt.client import messages
+from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.protos import world_model_pb2 as wire
+
+
+def encode(model: str, frames: Images, budget_ms: float | None, criticality: str | None) -> wire.EncodeRequest:
+    options = messages.request_options(budget_ms, criticality)
+    return wire.EncodeRequest(model=model, options=options, frames=messages.frames(frames))
+
+
+def rollout(
+    model: str,
+    frames: Images | None,
+    actions: Numbers,
+    state: Numbers | None,
+    latents: np.ndarray | None,
+    context_actions: Numbers | None,
+    context_states: Numbers | None,
+    states: Numbers | None,
+    budget_ms: float | None,
+    criticality: str | None,
+    model_options: Mapping[str, Any],
+) -> wire.RolloutRequest:
+    return wire.RolloutRequest(
+        model=model,
+        options=messages.request_options(budget_ms, criticality),
+        context=messages.context(frames, state, latents, context_actions, context_states),
+        rollout=messages.rollout(actions, states, model_options),
+    )
+
+
+def plan(
+    model: str,
+    frames: Images | None,
+    goal_frames: Images | None,
+    state: Numbers,
+    latents: np.ndarray | None,
+    goal_latents: np.ndarray | None,
+    budget_ms: float | None,
+    criticality: str | None,
+    improvements: bool,
+    options: Mapping[str, Any],
+) -> wire.PlanRequest:
+    return wire.PlanRequest(
+        model=model,
+        options=messages.request_options(budget_ms, criticality),
+        context=messages.context(frames, state, latents),
+        goal=messages.goal(goal_frames, goal_latents),
+        planner=messages.planner(options),
+        improvements=improvements,
+    )
+
+
+def session_plan(
+    budget_ms: float | None,
+    criticality: str | None,
+    goal_frames: Images | None,
+    improvements: bool,
+    options: Mapping[str, Any],
+) -> wire.SessionPlan:
+    return wire.SessionPlan(
+        options=messages.request_options(budget_ms, criticality),
+        planner=messages.planner(options),
+        goal=None if goal_frames is None else messages.goal(goal_frames, None),
+        improvements=improvements,
+    )
+
+
+def observe(
+    frames: Images | None,
+    state: Numbers | None,
+    latents: np.ndarray | None,
+    context_actions: Numbers | None,
+    context_states: Numbers | None,
+) -> wire.Observe:
+    return wire.Observe(context=messages.context(frames, state, latents, context_actions, context_states))

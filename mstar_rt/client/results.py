@@ -1,0 +1,208 @@
+"""What calls return: plain values and numpy arrays, no protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+OptionValue = bool | int | float | str | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """Microseconds waiting and running (the whole batch's time), steps, and units of other requests in
+    them.
+    """
+
+    num_steps: int
+    queue_us: float
+    run_us: float
+    batched_with: int
+
+
+@dataclass(frozen=True)
+class LoopTime:
+    num_iterations: int
+    run_us: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Where the server spent the time, in microseconds. Network time is what the caller measures minus
+    `total_us`.
+    """
+
+    decode_us: float
+    queue_us: float
+    nodes: Mapping[str, NodeTime]
+    loops: Mapping[str, LoopTime]
+    runtime_us: float
+    encode_us: float
+    total_us: float
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """latents [T, P, D] float32, layer-normed."""
+
+    latents: np.ndarray
+    timing: Timing
+    request_id: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RolloutStep:
+    """The world after action `step` (from 0): latent [P, D] or [B, P, D], pose [A] or [B, A]; None if not
+    sent.
+    """
+
+    step: int
+    latent: np.ndarray | None
+    pose: np.ndarray | None
+    goal_distance: np.ndarray | None = None
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RolloutDone:
+    """The end of a rollout; flags may hold "beyond_trained_positions"."""
+
+    num_steps: int
+    timing: Timing
+    request_id: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanImprovement:
+    """The plan after `iteration` (from 0): actions [H, A], costs of that iteration, microseconds since
+    arrival.
+    """
+
+    iteration: int
+    actions: np.ndarray
+    cost: float
+    elite_mean_cost: float
+    elapsed_us: float
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """actions [H, A] float32: end-effector deltas per step, metres, radians, gripper closedness, base frame.
+
+    `cost` is that of the last iteration's best candidate. `flags`: "deadline" if the budget ended the search,
+    "converged" if the tolerance did. `observation_id`: the observation of the session that it started from.
+    """
+
+    actions: np.ndarray
+    cost: float
+    elite_mean_cost: float
+    num_iterations: int
+    timing: Timing
+    request_id: str
+    improvements: tuple[PlanImprovement, ...] = ()
+    flags: tuple[str, ...] = ()
+    observation_id: int | None = None
+
+
+@dataclass(frozen=True)
+class SessionEvent:
+    """Something that happened to message `message_id`: "observation_dropped" (replaced before use) or
+    "recovering".
+    """
+
+    kind: str
+    message_id: int
+    message: str
+    replaced_by: int | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    name: str
+    family: str
+    doc: str
+    serving: bool
+    reason: str
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """`shape` mixes sizes and symbols; `max_sizes` bounds symbols; the first of `dtypes` is the native
+    one.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtypes: tuple[str, ...]
+    units: str
+    doc: str
+    optional: bool
+    max_sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """`default` None: required if `required`, otherwise unset."""
+
+    name: str
+    kind: str
+    default: OptionValue | None
+    required: bool
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    length: int | None
+    units: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    name: str
+    doc: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    options: tuple[OptionInfo, ...]
+    walks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WalkInfo:
+    """A drawing of the walk, for terminals and as mermaid."""
+
+    name: str
+    text: str
+    mermaid: str
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    model: ModelInfo
+    tasks: Mapping[str, TaskInfo]
+    walks: Mapping[str, WalkInfo]
+    facts: Mapping[str, OptionValue]
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    version: str
+    max_message_bytes: int
+    uptime_s: float
+    shared_memory: bool
+    draining: bool
+    services: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RuntimeStats:
+    """Counters and gauges by process, then by name; `silent` processes did not answer in time."""
+
+    processes: Mapping[str, Mapping[str, float]]
+    silent: tuple[str, ...]

@@ -1,0 +1,204 @@
+from mstar_rt.protos import request_pb2 as _request_pb2
+from mstar_rt.protos import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServerInfoResponse(_message.Message):
+    __slots__ = ("version", "max_message_bytes", "uptime_s", "shared_memory", "draining", "services")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SERVICES_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    max_message_bytes: int
+    uptime_s: float
+    shared_memory: bool
+    draining: bool
+    services: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., uptime_s: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., draining: _Optional[bool] = ..., services: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelSummary]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelSummary, _Mapping]]] = ...) -> None: ...
+
+class ModelSummary(_message.Message):
+    __slots__ = ("name", "family", "doc", "serving", "reason", "tasks")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    DOC_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    family: str
+    doc: str
+    serving: bool
+    reason: str
+    tasks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., doc: _Optional[str] = ..., serving: _Optional[bool] = ..., reason: _Optional[str] = ..., tasks: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeModelRequest(_message.Message):
+    __slots__ = ("model", "walk")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WALK_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    walk: str
+    def __init__(self, model: _Optional[str] = ..., walk: _Optional[str] = ...) -> None: ...
+
+class DescribeModelResponse(_message.Message):
+    __slots__ = ("summary", "tasks", "walks", "facts", "checkpoint")
+    class FactsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _request_pb2.OptionValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_request_pb2.OptionValue, _Mapping]] = ...) -> None: ...
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    WALKS_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    summary: ModelSummary
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskSchema]
+    walks: _containers.RepeatedCompositeFieldContainer[WalkDrawing]
+    facts: _containers.MessageMap[str, _request_pb2.OptionValue]
+    checkpoint: str
+    def __init__(self, summary: _Optional[_Union[ModelSummary, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[_Union[WalkDrawing, _Mapping]]] = ..., facts: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., checkpoint: _Optional[str] = ...) -> None: ...
+
+class TaskSchema(_message.Message):
+    __slots__ = ("name", "doc", "inputs", "outputs", "options", "walks", "criticality")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DOC_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WALKS_FIELD_NUMBER: _ClassVar[int]
+    CRITICALITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    doc: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorSchema]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorSchema]
+    options: _containers.RepeatedCompositeFieldContainer[OptionSchema]
+    walks: _containers.RepeatedScalarFieldContainer[str]
+    criticality: _request_pb2.Criticality
+    def __init__(self, name: _Optional[str] = ..., doc: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorSchema, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSchema, _Mapping]]] = ..., options: _Optional[_Iterable[_Union[OptionSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[str]] = ..., criticality: _Optional[_Union[_request_pb2.Criticality, str]] = ...) -> None: ...
+
+class TensorSchema(_message.Message):
+    __slots__ = ("name", "shape", "dtypes", "units", "doc", "optional")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    DOC_FIELD_NUMBER: _ClassVar[int]
+    OPTIONAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedCompositeFieldContainer[Dimension]
+    dtypes: _containers.RepeatedScalarFieldContainer[_tensor_pb2.DType]
+    units: str
+    doc: str
+    optional: bool
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ..., dtypes: _Optional[_Iterable[_Union[_tensor_pb2.DType, str]]] = ..., units: _Optional[str] = ..., doc: _Optional[str] = ..., optional: _Optional[bool] = ...) -> None: ...
+
+class Dimension(_message.Message):
+    __slots__ = ("size", "symbol", "max_size")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SYMBOL_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    symbol: str
+    max_size: int
+    def __init__(self, size: _Optional[int] = ..., symbol: _Optional[str] = ..., max_size: _Optional[int] = ...) -> None: ...
+
+class OptionSchema(_message.Message):
+    __slots__ = ("name", "kind", "default_value", "required", "minimum", "maximum", "choices", "length", "units", "doc")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    DOC_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    default_value: _request_pb2.OptionValue
+    required: bool
+    minimum: float
+    maximum: float
+    choices: _containers.RepeatedScalarFieldContainer[str]
+    length: int
+    units: str
+    doc: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., default_value: _Optional[_Union[_request_pb2.OptionValue, _Mapping]] = ..., required: _Optional[bool] = ..., minimum: _Optional[float] = ..., maximum: _Optional[float] = ..., choices: _Optional[_Iterable[str]] = ..., length: _Optional[int] = ..., units: _Optional[str] = ..., doc: _Optional[str] = ...) -> None: ...
+
+class WalkDrawing(_message.Message):
+    __slots__ = ("walk", "text", "mermaid")
+    WALK_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    MERMAID_FIELD_NUMBER: _ClassVar[int]
+    walk: str
+    text: str
+    mermaid: str
+    def __init__(self, walk: _Optional[str] = ..., text: _Optional[str] = ..., mermaid: _Optional[str] = ...) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsResponse(_message.Message):
+    __slots__ = ("processes", "silent")
+    class ProcessesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ProcessStats
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ProcessStats, _Mapping]] = ...) -> None: ...
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.MessageMap[str, ProcessStats]
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, processes: _Optional[_Mapping[str, ProcessStats]] = ..., silent: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProcessStats(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("num_running",)
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    num_running: int
+    def __init__(self, num_running: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,174 @@
+"""Starting and stopping the gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from mstar_rt.clock import Clock, MonotonicClock
+from mstar_rt.errors import ConfigError, FailedPrecondition
+from mstar_rt.model import ServedModel
+from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.runtime_service import SERVED, RuntimeService
+from mstar_rt.server.task_runner import TaskRunner
+from mstar_rt.server.unserved import GenerationService, RobotService
+from mstar_rt.server.world_model import WorldModelService
+
+UNSERVED = ("mstar.v1.Robot", "mstar.v1.Generation")
+
+
+@dataclass(frozen=True)
+class EdgeConfig:
+    """Where and how to listen.
+
+    `port` 0 takes a free one. `insecure` allows an address that other machines can reach: there is no TLS and
+    no authentication, so whoever can reach it can use it. `max_message_bytes` bounds a request: 16 MiB hold
+    348 frames of [64, 64, 3] or 111 of [224, 224, 3] uint8.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 50051
+    reflection: bool = False
+    max_message_bytes: int = 16 << 20
+    insecure: bool = False
+
+
+@dataclass
+class Edge:
+    """A running server. `address` is what clients connect to."""
+
+    server: grpc.aio.Server
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Refuse new calls, give running ones `grace_s`, then cancel them."""
+        await self.server.stop(grace_s)
+
+    async def wait(self) -> None:
+        await self.server.wait_for_termination()
+
+
+async def start_edge(
+    config: EdgeConfig,
+    models: Mapping[str, ServedModel],
+    dispatcher: Dispatcher,
+    clock: Clock | None = None,
+) -> Edge:
+    """Listen and serve; `dispatcher.run()` must be running, or nothing is ever answered.
+
+    Raises:  FailedPrecondition: the port is in use.  ConfigError: an address that may not or cannot be
+             listened on.
+    """
+    clock = clock or MonotonicClock()
+    _check_config(config)
+    server = grpc.aio.server(options=_options(config))
+    runner = TaskRunner(models, dispatcher, clock)
+    world_model_pb2_grpc.add_WorldModelServicer_to_server(WorldModelService(runner), server)
+    runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
+    runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
+    control_pb2_grpc.add_RobotServicer_to_server(RobotService(), server)
+    generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(), server)
+    await _add_health(server, dispatcher)
+    if config.reflection:
+        reflection.enable_server_reflection((*SERVED, *UNSERVED, reflection.SERVICE_NAME), server)
+    port = await _bind(server, config)
+    await server.start()
+    return Edge(server, config.host, port)
+
+
+def _options(config: EdgeConfig) -> list[tuple[str, int]]:
+    """Keepalive finds a dead client within 14 s. One process owns the port.
+
+    No ping strikes: the pings by which gRPC itself measures bandwidth count as strikes in a lively two-way stream, and
+    then end the connection of a healthy robot with ENHANCE_YOUR_CALM.
+    """
+    return [
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ]
+
+
+def _check_config(config: EdgeConfig) -> None:
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(f"port is {config.port}, expected 0 (any free one) to 65535")
+    if config.max_message_bytes < 1024:
+        raise ConfigError(f"max_message_bytes is {config.max_message_bytes}, expected at least 1024")
+    if not config.insecure and not _is_loopback(config.host):
+        raise ConfigError(
+            f"host {config.host!r} can be reached from other machines and the server has no TLS or authentication: "
+            "listen on 127.0.0.1, or set insecure to allow it"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _bind(server: grpc.aio.Server, config: EdgeConfig) -> int:
+    """gRPC does not say why it could not bind, so the address is tried first."""
+    target = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+        return server.add_insecure_port(target)
+    except RuntimeError:
+        raise _port_in_use(config) from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _port_in_use(config) from None
+        raise ConfigError(f"cannot listen on port {config.port} of {config.host}: {error.strerror or error}") from None
+
+
+def _port_in_use(config: EdgeConfig) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"port {config.port} of {config.host} is in use: stop what listens there, or choose another port"
+    )
+
+
+async def _add_health(server: grpc.aio.Server, dispatcher: Dispatcher) -> None:
+    """grpc.health.v1: one service per model, and "" for all of them together."""
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+
+    async def update() -> None:
+        serving = {name: state.serving and not dispatcher.draining for name, state in dispatcher.serving.items()}
+        for name, is_serving in {**serving, "": bool(serving) and all(serving.values())}.items():
+            await servicer.set(name, _health(is_serving))
+
+    dispatcher.on_serving_changed = update
+    await update()
+
+
+def _health(serving: bool) -> health_pb2.HealthCheckResponse.ServingStatus:
+    status = health_pb2.HealthCheckResponse
+    return status.SERVING if serving else status.NOT_SERVING

@@ -1,0 +1,113 @@
+"""One running request as its handler sees it: emissions as they arrive, then exactly one end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from mstar_rt.errors import MstarError, Unavailable
+from mstar_rt.message import Finished, TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One tensor of an answer, copied out of shared memory: `data` is little-endian and row-major."""
+
+    walk: str
+    name: str
+    iteration: tuple[int, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class RequestStream:
+    """Iterate over it to get the emissions in order of arrival; iteration ends when the request is complete,
+    or raises what it failed with. As a context manager it takes the request back when the block ends before
+    the request did.
+
+    The end and the emissions travel different ways: the request is complete once `finished.num_emitted` have
+    arrived.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        inputs: Mapping[str, TensorRef],
+        in_session: bool,
+        on_abandon: Callable[[RequestStream], None],
+    ) -> None:
+        self.request_id = request_id
+        self.model = model
+        self.inputs = inputs
+        self.in_session = in_session
+        self.finished: Finished | None = None
+        self._on_abandon = on_abandon
+        self._emissions: deque[Emission] = deque()
+        self._num_received = 0
+        self._failure: MstarError | None = None
+        self._changed = asyncio.Event()
+
+    # ---- the handler's side
+
+    async def __aiter__(self) -> AsyncIterator[Emission]:
+        while True:
+            while self._emissions:
+                yield self._emissions.popleft()
+            if self._failure is not None:
+                raise self._failure
+            if self.complete:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def collect(self) -> list[Emission]:
+        """All emissions, once the request is complete."""
+        return [emission async for emission in self]
+
+    def cancel(self) -> None:
+        """Take the request back; nothing more arrives. Without effect on a request that has ended."""
+        if not self.ended:
+            self._on_abandon(self)
+        self._emissions.clear()
+
+    async def __aenter__(self) -> RequestStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    # ---- the dispatcher's side
+
+    @property
+    def complete(self) -> bool:
+        return self.finished is not None and self._num_received >= self.finished.num_emitted
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will arrive."""
+        return self._failure is not None or self.complete
+
+    def add(self, emission: Emission) -> None:
+        self._num_received += 1
+        self._emissions.append(emission)
+        self._changed.set()
+
+    def finish(self, finished: Finished) -> None:
+        self.finished = finished
+        self._changed.set()
+
+    def fail(self, error: MstarError) -> None:
+        self._failure = error
+        self._changed.set()
+
+    def lose_sender(self, address: str) -> None:
+        """A worker is gone: what it emitted last will not arrive any more."""
+        if self.finished is not None and not self.complete:
+            self.fail(Unavailable(f"{address} was lost after it finished this request: send it again"))

@@ -1,0 +1,62 @@
+"""Runtime: what is served, how it is doing, and draining."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mstar_rt
+from mstar_rt.clock import Clock
+from mstar_rt.model import ServedModel
+from mstar_rt.protos import runtime_pb2 as wire
+from mstar_rt.protos.runtime_pb2_grpc import RuntimeServicer
+from mstar_rt.server.answering import Answering, Context
+from mstar_rt.server.schema import describe, summarize
+from mstar_rt.server.task_runner import TaskRunner
+
+SERVED = ("mstar.v1.WorldModel", "mstar.v1.Runtime", "grpc.health.v1.Health")
+
+
+class RuntimeService(RuntimeServicer):
+    def __init__(
+        self, models: Mapping[str, ServedModel], runner: TaskRunner, clock: Clock, max_message_bytes: int
+    ) -> None:
+        self._models = models
+        self._runner = runner
+        self._dispatcher = runner.dispatcher
+        self._clock = clock
+        self._started_ns = clock.now_ns()
+        self._max_message_bytes = max_message_bytes
+
+    async def ServerInfo(self, request: wire.ServerInfoRequest, context: Context) -> wire.ServerInfoResponse:  # noqa: N802
+        async with Answering(context):
+            return wire.ServerInfoResponse(
+                version=mstar_rt.__version__,
+                max_message_bytes=self._max_message_bytes,
+                uptime_s=(self._clock.now_ns() - self._started_ns) / 1e9,
+                shared_memory=False,
+                draining=self._dispatcher.draining,
+                services=SERVED,
+            )
+
+    async def ListModels(self, request: wire.ListModelsRequest, context: Context) -> wire.ListModelsResponse:  # noqa: N802
+        async with Answering(context):
+            summaries = [summarize(self._models[name], self._dispatcher.serving[name]) for name in sorted(self._models)]
+            return wire.ListModelsResponse(models=summaries)
+
+    async def DescribeModel(  # noqa: N802
+        self, request: wire.DescribeModelRequest, context: Context
+    ) -> wire.DescribeModelResponse:
+        async with Answering(context):
+            model = self._runner.model(request.model)
+            walk = request.walk if request.HasField("walk") else None
+            return describe(model, self._dispatcher.serving[model.name], walk)
+
+    async def Stats(self, request: wire.StatsRequest, context: Context) -> wire.StatsResponse:  # noqa: N802
+        async with Answering(context):
+            values, silent = await self._dispatcher.collect_stats()
+            processes = {process: wire.ProcessStats(values=stats) for process, stats in values.items()}
+            return wire.StatsResponse(processes=processes, silent=silent)
+
+    async def Drain(self, request: wire.DrainRequest, context: Context) -> wire.DrainResponse:  # noqa: N802
+        async with Answering(context):
+            return wire.DrainResponse(num_running=await self._dispatcher.drain())

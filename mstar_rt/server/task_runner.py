@@ -1,0 +1,103 @@
+"""From a decoded request to a running one: validation, deadline, criticality, submission."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mstar_rt.clock import Clock
+from mstar_rt.errors import DeadlineExceeded, InvalidArgument, NotFound, nearest
+from mstar_rt.model import ServedModel
+from mstar_rt.protos import request_pb2
+from mstar_rt.server.call_timer import CallTimer
+from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.inputs import TaskInput
+from mstar_rt.server.request_stream import RequestStream
+
+CRITICALITY_NAMES = {
+    request_pb2.CRITICALITY_CONTROL: "control",
+    request_pb2.CRITICALITY_PLANNING: "planning",
+    request_pb2.CRITICALITY_GENERATION: "generation",
+}
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """How to serve a request. `deadline_ns` on the server's clock; criticality None: as the task declares."""
+
+    deadline_ns: int | None = None
+    criticality: str | None = None
+
+
+class TaskRunner:
+    def __init__(self, models: Mapping[str, ServedModel], dispatcher: Dispatcher, clock: Clock) -> None:
+        self._models = models
+        self._clock = clock
+        self.dispatcher = dispatcher
+
+    def timer(self) -> CallTimer:
+        return CallTimer(self._clock)
+
+    def model(self, name: str) -> ServedModel:
+        """Raises:  NotFound: names the nearest model that is served."""
+        if name not in self._models:
+            raise NotFound(f"no model {name!r} is served, {nearest(name, self._models)}")
+        return self._models[name]
+
+    def serving_options(
+        self, options: request_pb2.RequestOptions, arrived_ns: int, call_remaining_s: float | None = None
+    ) -> ServingOptions:
+        """`call_remaining_s` is what the gRPC deadline of a call with one request leaves; the nearer deadline
+        counts.
+
+        Raises:  InvalidArgument: a budget that is not a positive number, a criticality that this call cannot
+                 have.
+        """
+        deadlines = []
+        if options.HasField("budget_ms"):
+            if not (math.isfinite(options.budget_ms) and options.budget_ms > 0):
+                raise InvalidArgument(f"budget_ms is {options.budget_ms}, expected a positive number of milliseconds")
+            deadlines.append(arrived_ns + int(options.budget_ms * 1e6))
+        if call_remaining_s is not None:
+            deadlines.append(self._clock.now_ns() + int(call_remaining_s * 1e9))
+        return ServingOptions(min(deadlines, default=None), _criticality(options.criticality))
+
+    def start(
+        self,
+        model: ServedModel,
+        given: TaskInput,
+        serving: ServingOptions,
+        request_id: str,
+        session_id: str | None = None,
+    ) -> RequestStream:
+        """Check the whole request against the model and submit it.
+
+        Raises:  InvalidArgument, NotFound: see ServedModel.check_request.  DeadlineExceeded: too late
+                 already.
+                 Unavailable, SharedMemoryExhausted: see Dispatcher.submit.
+        """
+        task = model.task(given.task)
+        params = model.check_request(given.task, given.tensors, given.params)
+        if serving.deadline_ns is not None and serving.deadline_ns <= self._clock.now_ns():
+            raise DeadlineExceeded(f"the time for this {given.task} was over before it could start: give it more")
+        return self.dispatcher.submit(
+            model.name,
+            given.task,
+            given.tensors,
+            params,
+            request_id=request_id,
+            criticality=serving.criticality or task.criticality,
+            session_id=session_id,
+            deadline_ns=serving.deadline_ns,
+        )
+
+
+def _criticality(wire: request_pb2.Criticality) -> str | None:
+    if wire == request_pb2.CRITICALITY_UNSPECIFIED:
+        return None
+    if wire not in CRITICALITY_NAMES:
+        raise InvalidArgument(f"criticality {wire} is not known, expected {', '.join(CRITICALITY_NAMES.values())}")
+    if wire == request_pb2.CRITICALITY_CONTROL:
+        raise InvalidArgument("criticality control is for sessions of Robot.Control, expected planning or generation")
+    return CRITICALITY_NAMES[wire]

@@ -1,0 +1,374 @@
+"""WorldModel.Session over real gRPC: the slot for observations, order, cancelling; its end frees everything."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from toy_runtime import SIZE, Job, ToyRuntime, emit_improvement, never
+
+from mstar_rt.message import CancelRequest, CloseSession, OpenSession, Submit
+from mstar_rt.protos import request_pb2, tensor_pb2
+from mstar_rt.protos import world_model_pb2 as wire
+from mstar_rt.protos.arrays import array_from_tensor, tensor_from_array
+
+
+def frames(value: int = 0, size: int = SIZE) -> tensor_pb2.Frames:
+    return tensor_pb2.Frames(tensor=tensor_from_array(np.full((1, size, size, 3), value, np.uint8)))
+
+
+def view(value: int = 0, size: int = SIZE) -> wire.Context:
+    return wire.Context(frames=frames(value, size), state=tensor_from_array(np.zeros(7, np.float32)))
+
+
+class Stream:
+    """The client's end: `say` sends a message, `hear` takes the next answer of the server."""
+
+    def __init__(self, world_model: Any) -> None:
+        self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
+        self.call = world_model.Session(iter(self._outgoing.get, None), timeout=30)
+        self._last_id = 0
+
+    def say(self, message_id: int | None = None, **command: Any) -> int:
+        self._last_id = self._last_id + 1 if message_id is None else message_id
+        self._outgoing.put(wire.SessionRequest(message_id=self._last_id, **command))
+        return self._last_id
+
+    def hear(self) -> tuple[int, str, Any]:
+        answer = next(self.call)
+        kind = answer.WhichOneof("answer")
+        return answer.answers, kind, getattr(answer, kind)
+
+    def stop_sending(self) -> None:
+        self._outgoing.put(None)
+
+    def ends_with(self) -> grpc.RpcError:
+        with pytest.raises(grpc.RpcError) as failure:
+            next(self.call)
+        return failure.value
+
+
+@pytest.fixture
+def stream(world_model: Any) -> Iterator[Stream]:
+    opened = Stream(world_model)
+    yield opened
+    opened.stop_sending()
+    opened.call.cancel()
+
+
+@pytest.fixture
+def session(stream: Stream) -> Stream:
+    """Opened, with a goal and an observation; ids 1 to 3 are used."""
+    stream.say(open=wire.OpenWorldModel(model="toy"))
+    stream.say(set_goal=wire.Goal(frames=frames(9)))
+    stream.say(observe=wire.Observe(context=view(1)))
+    heard = sorted(stream.hear()[:2] for _ in range(3))
+    assert heard == [(1, "opened"), (2, "goal_set"), (3, "observed")]
+    return stream
+
+
+def hold_plans(runtime: ToyRuntime) -> asyncio.Event:
+    """Plans emit one improvement and finish when the event is set."""
+    let_go = asyncio.Event()
+
+    async def wait(job: Job) -> None:
+        emit_improvement(job, 0, 2)
+        await let_go.wait()
+        job.finish()
+
+    runtime.script("plan", wait)
+    return let_go
+
+
+def release(runtime: ToyRuntime, let_go: asyncio.Event) -> None:
+    async def set_it() -> None:
+        let_go.set()
+
+    runtime.run(set_it())
+
+
+def test_a_plan_uses_the_goal_and_the_newest_observation(session: Stream, runtime: ToyRuntime) -> None:
+    seen: list[int] = []
+    plan_script = runtime.scripts["plan"]
+
+    async def look(job: Job) -> None:
+        seen.append(int(job.inputs["frames"].flat[0]))
+        await plan_script(job)
+
+    runtime.script("plan", look)
+    plan_id = session.say(plan=wire.SessionPlan(planner=wire.PlannerOptions(num_iterations=2)))
+    answers = [session.hear() for _ in range(3)]
+    assert [(answers_id, kind) for answers_id, kind, _ in answers] == [
+        (plan_id, "improvement"), (plan_id, "improvement"), (plan_id, "plan"),
+    ]  # fmt: skip
+    assert answers[-1][2].observation_id == 3
+    assert seen == [1]
+    (opened,) = runtime.wait_for(OpenSession)
+    set_goal, plan = runtime.wait_for(Submit, 2)
+    assert {set_goal.session_id, plan.session_id} == {opened.session_id}
+    assert "goal_frames" in set_goal.inputs
+    assert "goal_frames" not in plan.inputs
+
+
+def test_closing_answers_what_was_asked_before_and_frees_the_session(session: Stream, runtime: ToyRuntime) -> None:
+    let_go = hold_plans(runtime)
+    plan_id = session.say(plan=wire.SessionPlan(improvements=False))
+    close_id = session.say(close=wire.CloseWorldModel())
+    runtime.wait_for(Submit, 2)
+    release(runtime, let_go)
+    assert [session.hear()[:2] for _ in range(2)] == [(plan_id, "plan"), (close_id, "closed")]
+    (opened,), (closed,) = runtime.wait_for(OpenSession), runtime.wait_for(CloseSession)
+    assert closed.session_id == opened.session_id
+    with pytest.raises(StopIteration):
+        next(session.call)
+    assert session.call.code() == grpc.StatusCode.OK
+    assert not runtime.seen(CancelRequest)
+
+
+def test_just_stopping_to_send_is_an_orderly_end(session: Stream, runtime: ToyRuntime) -> None:
+    plan_id = session.say(plan=wire.SessionPlan(improvements=False))
+    session.stop_sending()
+    assert session.hear()[:2] == (plan_id, "plan")
+    runtime.wait_for(CloseSession)
+
+
+def test_a_client_that_goes_away_cancels_the_plan_and_frees_the_session(session: Stream, runtime: ToyRuntime) -> None:
+    runtime.script("plan", never)
+    session.say(plan=wire.SessionPlan())
+    _, submit = runtime.wait_for(Submit, 2)
+    session.call.cancel()
+    (cancel,) = runtime.wait_for(CancelRequest)
+    assert cancel.request_id == submit.request_id
+    (closed,) = runtime.wait_for(CloseSession)
+    kinds = [type(message) for message in runtime.seen(object)]
+    assert kinds.index(CancelRequest) < kinds.index(CloseSession)
+    assert closed.session_id == submit.session_id
+
+
+def test_newest_observation_wins_and_the_dropped_one_is_reported(session: Stream, runtime: ToyRuntime) -> None:
+    """While a plan runs two observations come in: the next plan sees the second, the first is reported dropped."""
+    let_go = hold_plans(runtime)
+    first_plan = session.say(plan=wire.SessionPlan(improvements=False))
+    runtime.wait_for(Submit, 2)
+    first = session.say(observe=wire.Observe(context=view(4)))
+    second = session.say(observe=wire.Observe(context=view(5)))
+    second_plan = session.say(plan=wire.SessionPlan(improvements=False))
+    assert session.hear()[:2] == (first, "observed")
+    answers, kind, event = session.hear()
+    assert (answers, kind, event.kind, event.replaced_by) == (
+        first, "event", wire.SessionEvent.KIND_OBSERVATION_DROPPED, second,
+    )  # fmt: skip
+    assert session.hear()[:2] == (second, "observed")
+    release(runtime, let_go)
+    plans = [session.hear() for _ in range(2)]
+    assert [(answers, plan.observation_id) for answers, _, plan in plans] == [
+        (first_plan, 3),
+        (second_plan, second),
+    ]
+
+
+def test_an_observation_that_was_used_is_replaced_without_an_event(session: Stream) -> None:
+    session.say(plan=wire.SessionPlan(improvements=False))
+    assert session.hear()[1] == "plan"
+    session.say(observe=wire.Observe(context=view(2)))
+    assert session.hear()[1] == "observed"
+    session.say(plan=wire.SessionPlan(improvements=False))
+    assert session.hear()[1] == "plan"
+
+
+def test_a_rollout_from_the_newest_observation(session: Stream, runtime: ToyRuntime) -> None:
+    actions = tensor_from_array(np.ones((2, 7), np.float32))
+    rollout_id = session.say(rollout=wire.SessionRollout(rollout=wire.Rollout(actions=actions)))
+    answers = [session.hear() for _ in range(3)]
+    assert [answer[:2] for answer in answers] == [
+        (rollout_id, "step"),
+        (rollout_id, "step"),
+        (rollout_id, "done"),
+    ]
+    np.testing.assert_array_equal(array_from_tensor(answers[1][2].pose, "pose"), np.full(7, 2, np.float32))
+
+
+def test_a_command_can_be_taken_back_while_it_runs_and_while_it_waits(session: Stream, runtime: ToyRuntime) -> None:
+    runtime.script("plan", never)
+    running = session.say(plan=wire.SessionPlan())
+    waiting = session.say(plan=wire.SessionPlan())
+    runtime.wait_for(Submit, 2)
+    cancel_waiting = session.say(cancel=wire.CancelCommand(message_id=waiting))
+    answers, kind, done = session.hear()
+    assert (answers, kind, done.found) == (cancel_waiting, "cancel_done", True)
+    cancel_running = session.say(cancel=wire.CancelCommand(message_id=running))
+    heard = {session.hear()[:2] for _ in range(3)}
+    assert heard == {(cancel_running, "cancel_done"), (running, "error"), (waiting, "error")}
+    assert len(runtime.wait_for(CancelRequest)) == 1
+    again = session.say(cancel=wire.CancelCommand(message_id=running))
+    answers, kind, done = session.hear()
+    assert (answers, kind, done.found) == (again, "cancel_done", False)
+
+
+def test_a_failed_command_leaves_the_session_usable(session: Stream, runtime: ToyRuntime) -> None:
+    bad = [
+        ({"observe": wire.Observe(context=view(size=64))}, "tensor 'frames' has shape [1, 64, 64, 3]"),
+        ({"observe": wire.Observe()}, "the context is empty"),
+        (
+            {"observe": wire.Observe(context=view(), executed_action=tensor_from_array(np.zeros(7, np.float32)))},
+            "executed_action is not served",
+        ),
+        (
+            {"plan": wire.SessionPlan(planner=wire.PlannerOptions(num_samples=1))},
+            "'num_samples' is 1, expected 2 to 256",
+        ),
+        ({"plan": wire.SessionPlan(goal=wire.Goal())}, "the goal is empty"),
+        ({"plan": wire.SessionPlan(options=request_pb2.RequestOptions(budget_ms=-1))}, "budget_ms is -1"),
+        ({"set_goal": wire.Goal(frames=frames(size=8))}, "tensor 'goal_frames' has shape [1, 8, 8, 3]"),
+        ({"rollout": wire.SessionRollout()}, "the rollout has no actions"),
+    ]  # fmt: skip
+    for command, sentence in bad:
+        message_id = session.say(**command)
+        answers, kind, error = session.hear()
+        assert (answers, kind) == (message_id, "error")
+        assert sentence in error.detail.message
+        assert error.detail.request_id
+    session.say(plan=wire.SessionPlan(improvements=False))
+    _, kind, plan = session.hear()
+    assert (kind, plan.observation_id) == ("plan", 3)
+
+
+def test_a_failure_of_the_runtime_is_the_answer_of_its_command(session: Stream, runtime: ToyRuntime) -> None:
+    async def fail(job: Job) -> None:
+        job.fail("RESOURCE_EXHAUSTED", "no pages: 3 free, 8 needed")
+
+    runtime.script("plan", fail)
+    session.say(plan=wire.SessionPlan())
+    _, kind, error = session.hear()
+    assert (kind, error.detail.code, error.detail.retryable) == ("error", "RESOURCE_EXHAUSTED", True)
+
+
+def test_a_plan_needs_a_goal_and_an_observation(stream: Stream) -> None:
+    stream.say(open=wire.OpenWorldModel(model="toy"))
+    stream.say(plan=wire.SessionPlan())
+    assert stream.hear()[1] == "opened"
+    assert "no observation: send `observe` first" in stream.hear()[2].detail.message
+    stream.say(plan=wire.SessionPlan(context=view()))
+    error = stream.hear()[2]
+    assert "no goal: send `set_goal` first" in error.detail.message
+    assert error.detail.code == "FAILED_PRECONDITION"
+    stream.say(plan=wire.SessionPlan(context=view(), goal=wire.Goal(frames=frames()), improvements=False))
+    _, kind, plan = stream.hear()
+    assert kind == "plan"
+    assert not plan.HasField("observation_id")
+
+
+def test_defaults_of_the_session_hold_unless_a_plan_says_otherwise(stream: Stream, runtime: ToyRuntime) -> None:
+    defaults = wire.PlannerOptions(num_samples=16, num_iterations=2, warm_start=True)
+    options = request_pb2.RequestOptions(budget_ms=1000, criticality=request_pb2.CRITICALITY_GENERATION)
+    stream.say(open=wire.OpenWorldModel(model="toy", planner=defaults, options=options))
+    stream.say(
+        plan=wire.SessionPlan(
+            planner=wire.PlannerOptions(num_iterations=1),
+            options=request_pb2.RequestOptions(budget_ms=9000),
+            context=view(),
+            goal=wire.Goal(frames=frames()),
+            improvements=False,
+        )
+    )
+    assert [stream.hear()[1] for _ in range(2)] == ["opened", "plan"]
+    (submit,) = runtime.wait_for(Submit)
+    assert submit.params["num_samples"] == 16
+    assert submit.params["num_iterations"] == 1
+    assert submit.params["warm_start"] is True
+    assert submit.criticality == "generation"
+    assert submit.deadline_ns is not None
+
+
+def test_a_plan_whose_budget_passed_in_the_queue_is_not_started(session: Stream, runtime: ToyRuntime) -> None:
+    let_go = hold_plans(runtime)
+    session.say(plan=wire.SessionPlan(improvements=False))
+    runtime.wait_for(Submit, 2)
+    late = session.say(plan=wire.SessionPlan(options=request_pb2.RequestOptions(budget_ms=1e-3)))
+    session.say(observe=wire.Observe(context=view()))
+    assert session.hear()[1] == "observed"
+    release(runtime, let_go)
+    assert session.hear()[1] == "plan"
+    answers, kind, error = session.hear()
+    assert (answers, kind, error.detail.code) == (late, "error", "DEADLINE_EXCEEDED")
+    assert len(runtime.seen(Submit)) == 2
+
+
+def test_too_many_waiting_commands_are_refused(session: Stream, runtime: ToyRuntime) -> None:
+    runtime.script("plan", never)
+    ids = [session.say(plan=wire.SessionPlan()) for _ in range(18)]
+    answers, kind, error = session.hear()
+    assert (answers, kind, error.detail.code) == (ids[-1], "error", "RESOURCE_EXHAUSTED")
+    assert error.detail.message == "17 commands of this session wait, at most 16 may"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "sentence"),
+    [
+        ({"close": wire.CloseWorldModel()}, "FAILED_PRECONDITION", "the first message of a session must be `open`"),
+        ({"open": wire.OpenWorldModel(model="toi")}, "NOT_FOUND", "no model 'toi' is served, did you mean 'toy'?"),
+        (
+            {"open": wire.OpenWorldModel(model="toy", context_window=3)}, "UNIMPLEMENTED",
+            "context_window is not served",
+        ),
+        (
+            {"open": wire.OpenWorldModel(model="toy", planner=wire.PlannerOptions(num_samples=1))},
+            "INVALID_ARGUMENT", "'num_samples' is 1",
+        ),
+        (
+            {"open": wire.OpenWorldModel(model="toy", planner=wire.PlannerOptions(temperature=1))},
+            "INVALID_ARGUMENT", "unknown option 'temperature'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_open_a_session(
+    stream: Stream, runtime: ToyRuntime, message: dict[str, Any], code: str, sentence: str
+) -> None:
+    stream.say(**message)
+    failure: Any = stream.ends_with()
+    assert failure.code() == grpc.StatusCode[code]
+    assert sentence in failure.details()
+    assert not runtime.seen(OpenSession)
+
+
+def test_a_session_that_the_conductor_refuses(stream: Stream, runtime: ToyRuntime) -> None:
+    runtime.refuse_session = ("RESOURCE_EXHAUSTED", "8 sessions are open, at most 8 may be")
+    stream.say(open=wire.OpenWorldModel(model="toy"))
+    failure: Any = stream.ends_with()
+    assert failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert failure.details() == "8 sessions are open, at most 8 may be"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "sentence"),
+    [
+        ({"open": wire.OpenWorldModel(model="toy")}, "FAILED_PRECONDITION", "the session is open already"),
+        ({"message_id": 3, "plan": wire.SessionPlan()}, "INVALID_ARGUMENT", "message_id 3 came after 3"),
+        ({}, "INVALID_ARGUMENT", "message 4 of the session holds no command"),
+    ],
+)
+def test_a_breach_of_protocol_ends_the_stream_and_frees_the_session(
+    session: Stream, runtime: ToyRuntime, message: dict[str, Any], code: str, sentence: str
+) -> None:
+    session.say(**message)
+    failure: Any = session.ends_with()
+    assert failure.code() == grpc.StatusCode[code]
+    assert sentence in failure.details()
+    runtime.wait_for(CloseSession)
+
+
+def test_two_sessions_do_not_see_each_other(session: Stream, world_model: Any) -> None:
+    other = Stream(world_model)
+    other.say(open=wire.OpenWorldModel(model="toy"))
+    other.say(plan=wire.SessionPlan())
+    assert other.hear()[1] == "opened"
+    assert "no observation" in other.hear()[2].detail.message
+    other.say(close=wire.CloseWorldModel())
+    assert other.hear()[1] == "closed"
+    session.say(plan=wire.SessionPlan(improvements=False))
+    assert session.hear()[1] == "plan"
