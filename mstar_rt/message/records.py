@@ -139,7 +139,11 @@ class WorkerFailed(msgspec.Struct, tag=True):
 
 
 class StartWalk(msgspec.Struct, tag=True):
-    """Run one walk of a request on this worker. Emitted tensors go to `reply_to`, persisted ones stay under `scope`."""
+    """Run one walk of a request on this worker. Emitted tensors go to `reply_to`, persisted ones stay under `scope`.
+
+    `inputs` come with the request's first walk; with `keep_inputs` later walks of the request see them too, until the
+    scope named like the request is released.
+    """
 
     request_id: str
     model: str
@@ -151,6 +155,7 @@ class StartWalk(msgspec.Struct, tag=True):
     criticality: str
     reply_to: str
     anytime: bool = False
+    keep_inputs: bool = False
 
 
 class WalkDone(msgspec.Struct, tag=True):

@@ -1,0 +1,144 @@
+"""The `mstar-rt` command. Whatever a caller can mend ends with one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mstar_rt import __version__
+from mstar_rt.config import load_deployment, log_level
+from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
+from mstar_rt.model import ServedModel
+
+BENCHMARKS = ("runtime", "plan")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.command not in ("demo", "bench"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    logging.basicConfig(level=log_level(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    try:
+        return int(args.run(args, rest))
+    except MstarError as error:
+        print(f"mstar-rt: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mstar-rt", description="A real-time serving runtime for robot brains."
+    )
+    parser.add_argument("--version", action="version", version=f"mstar-rt {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start a deployment and serve it over gRPC")
+    serve.add_argument("config", help="deployment file, e.g. configs/tabletop.yaml")
+    serve.add_argument("--port", type=int, help="instead of the port in the file; 0 takes a free one")
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check", help="validate a deployment file and print what runs where")
+    check.add_argument("config")
+    check.set_defaults(run=_check)
+
+    graph = commands.add_parser("graph", help="draw a model's walks")
+    graph.add_argument(
+        "model", help="a model family (e.g. vjepa2_ac), or with --config a model of that deployment"
+    )
+    graph.add_argument("--config", help="deployment file in which MODEL is named")
+    graph.add_argument("--walk", help="draw this walk only")
+    graph.add_argument("--format", choices=("text", "mermaid", "svg"), default="text")
+    graph.add_argument("--output", help="write to this file instead of printing")
+    graph.set_defaults(run=_graph)
+
+    demo = commands.add_parser(
+        "demo", help="simulated robots reach image goals through a served world model", add_help=False
+    )
+    demo.set_defaults(run=_demo)
+
+    bench = commands.add_parser("bench", help="measure, side by side with the native loop", add_help=False)
+    bench.add_argument("name", help=f"one of {', '.join(BENCHMARKS)}")
+    bench.set_defaults(run=_bench)
+    return parser
+
+
+def _serve(args: argparse.Namespace, _: list[str]) -> int:
+    import dataclasses
+
+    from mstar_rt.launch import serve
+
+    config = load_deployment(args.config)
+    if args.port is not None:
+        if not 0 <= args.port <= 65535:
+            raise ConfigError(f"--port is {args.port}, expected 0 to 65535")
+        config = dataclasses.replace(config, server=dataclasses.replace(config.server, port=args.port))
+    asyncio.run(serve(config))
+    return 0
+
+
+def _check(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.launch import declare_models, place_models
+
+    config = load_deployment(args.config)
+    models = declare_models(config)
+    placement = place_models(config, models)
+    print(f"{args.config}: deployment {config.name!r} on {config.server.host}:{config.server.port}")
+    for worker in config.workers:
+        print(f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)")
+        for name in placement.models_on(worker.rank):
+            nodes = ", ".join(node.name for node in models[name].graph.nodes)
+            print(f"  {name} ({models[name].family}): {nodes}")
+    return 0
+
+
+def _graph(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.graph import draw
+
+    drawing = draw(_declared(args.model, args.config).graph, args.walk, args.format)
+    if args.output:
+        Path(args.output).write_text(drawing)
+    else:
+        print(drawing)
+    return 0
+
+
+def _declared(model: str, config_path: str | None) -> ServedModel:
+    """A model of a deployment file, or a family with its default options."""
+    from mstar_rt.launch import declare_model
+    from mstar_rt.registry import load_declare
+
+    if config_path is None:
+        declared: ServedModel = load_declare(model)(model, "", {})
+        return declared
+    config = load_deployment(config_path)
+    by_name = {entry.name: entry for entry in config.models}
+    if model not in by_name:
+        raise NotFound(f"{config_path} has no model {model!r}, {nearest(model, by_name)}")
+    return declare_model(config, by_name[model])
+
+
+def _demo(_: argparse.Namespace, rest: list[str]) -> int:
+    if importlib.util.find_spec("mujoco") is None:
+        raise ConfigError("the demo needs the simulator: pip install 'mstar-rt[sim]'")
+    return int(importlib.import_module("sim_bridge.demo").main(rest))
+
+
+def _bench(args: argparse.Namespace, rest: list[str]) -> int:
+    if args.name not in BENCHMARKS:
+        raise NotFound(f"no benchmark {args.name!r}, {nearest(args.name, BENCHMARKS)}")
+    if importlib.util.find_spec("benchmarks") is None:
+        raise ConfigError("the benchmarks lie in the repository: run from a checkout, with pip install -e .")
+    return int(importlib.import_module(f"benchmarks.{args.name}").main(rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
