@@ -1,0 +1,1 @@
+"""Planning in a world model: poses, the cross-entropy method, and its walk."""

@@ -1,0 +1,142 @@
+"""The cross-entropy method over (x, y, z, gripper) action sequences, as pure functions of tensors.
+
+The search keeps a Gaussian per horizon step. Each iteration draws candidates, has the world model imagine their ends,
+and refits the Gaussian to the candidates that end nearest the goal. Nothing is kept between calls: the random state is
+a tensor that goes in and comes out, so the iteration can be a walk. For the same settings and noise the actions are
+those of the public planner. Source: arXiv 2506.09985, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from world_models.planning.options import NUM_SEARCH_DIMS
+
+GRIPPER_LIMIT = 0.75
+GRIPPER_DEADBAND = 0.25
+GRIPPER_CLOSED = 1.0
+
+
+@dataclass(frozen=True)
+class CemSettings:
+    """How to search.
+
+    `pins` maps a search dimension (0..3) to the value it always takes. From horizon step `close_gripper` on the gripper
+    closes, whatever was drawn. Momentum is the share of the old mean or std that a refit keeps.
+    """
+
+    num_samples: int = 400
+    num_elites: int = 10
+    max_norm: float = 0.05
+    momentum_mean: float = 0.15
+    momentum_std: float = 0.15
+    momentum_mean_gripper: float = 0.15
+    momentum_std_gripper: float = 0.15
+    pins: Mapping[int, float] = field(default_factory=dict)
+    close_gripper: int | None = None
+
+
+class Gaussian(NamedTuple):
+    """Mean and standard deviation per horizon step, both [H, 4]: metres, metres, metres, gripper."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+
+def seeded_rng_state(seed: int) -> torch.Tensor:
+    """The random state, uint8 [5056], from which `draw_noise` starts."""
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def draw_noise(rng_state: torch.Tensor, num_samples: int, horizon: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Standard normal noise [H, S, 4] and the random state after it.
+
+    One draw per horizon step, in order: a single draw of all of them would give other numbers. Always on the CPU, so
+    that a plan does not depend on the device.
+    """
+    generator = torch.Generator()
+    generator.set_state(rng_state)
+    steps = [torch.randn((num_samples, NUM_SEARCH_DIMS), generator=generator) for _ in range(horizon)]
+    return torch.stack(steps), generator.get_state()
+
+
+def initial_gaussian(horizon: int, settings: CemSettings, warm_mean: torch.Tensor | None = None) -> Gaussian:
+    """Zero mean, or a warm start's [H, 4]; pinned dimensions at their pins; std `max_norm` per axis, gripper 1."""
+    mean = torch.zeros(horizon, NUM_SEARCH_DIMS) if warm_mean is None else warm_mean.clone()
+    for dimension, value in settings.pins.items():
+        mean[:, dimension] = value
+    return Gaussian(mean, torch.tensor([settings.max_norm] * 3 + [1.0]).repeat(horizon, 1))
+
+
+def shifted(mean: torch.Tensor) -> torch.Tensor:
+    """The mean [H, 4] of a plan whose first action was executed, as a start for the next: its new last step rests."""
+    return torch.cat([mean[1:], torch.zeros_like(mean[:1])])
+
+
+def fitted_to(mean: torch.Tensor, horizon: int) -> torch.Tensor:
+    """A mean for another horizon: cut, or continued at rest."""
+    rest = mean.new_zeros(max(0, horizon - len(mean)), NUM_SEARCH_DIMS)
+    return torch.cat([mean[:horizon], rest])
+
+
+def candidates(gaussian: Gaussian, noise: torch.Tensor, settings: CemSettings) -> torch.Tensor:
+    """Candidate action sequences.
+
+    Args:    noise [H, S, 4].
+    Returns: [S, H, 7], within +-max_norm per axis and +-0.75 for the gripper, then pinned, then closed; no rotation.
+    """
+    drawn = noise * gaussian.std[:, None] + gaussian.mean[:, None]
+    moves = drawn[..., :3].clamp(-settings.max_norm, settings.max_norm)
+    searched = torch.cat([moves, drawn[..., 3:].clamp(-GRIPPER_LIMIT, GRIPPER_LIMIT)], dim=-1)
+    for dimension, value in settings.pins.items():
+        searched[..., dimension] = value
+    if settings.close_gripper is not None:
+        searched[settings.close_gripper :, :, 3] = GRIPPER_CLOSED
+    return with_rotation(searched).transpose(0, 1)
+
+
+def latent_cost(latents: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Mean absolute difference of final latents [S, P, D] and the goal's [P, D] -> [S]."""
+    return (latents - goal).abs().mean(dim=(-2, -1), dtype=torch.float32)
+
+
+def elites_of(costs: torch.Tensor, settings: CemSettings) -> torch.Tensor:
+    """Indices of the cheapest candidates, cheapest first: costs [S] -> [num_elites]."""
+    return costs.topk(settings.num_elites, largest=False).indices
+
+
+def refit(gaussian: Gaussian, actions: torch.Tensor, elites: torch.Tensor, settings: CemSettings) -> Gaussian:
+    """Blend the Gaussian towards the mean and unbiased std of the elites' actions (actions [S, H, 7])."""
+    chosen = without_rotation(actions[elites])
+    keep_mean = _momentum(settings.momentum_mean, settings.momentum_mean_gripper)
+    keep_std = _momentum(settings.momentum_std, settings.momentum_std_gripper)
+    return Gaussian(
+        chosen.mean(dim=0) * (1.0 - keep_mean) + gaussian.mean * keep_mean,
+        chosen.std(dim=0) * (1.0 - keep_std) + gaussian.std * keep_std,
+    )
+
+
+def finished_plan(mean: torch.Tensor) -> torch.Tensor:
+    """The answer [H, 7] of a search that ended at `mean` [H, 4]: gripper moves inside the deadband become none."""
+    gripper = mean[..., 3:]
+    still = torch.where(gripper.abs() < GRIPPER_DEADBAND, torch.zeros_like(gripper), gripper)
+    return with_rotation(torch.cat([mean[..., :3], still], dim=-1))
+
+
+def with_rotation(searched: torch.Tensor) -> torch.Tensor:
+    """[..., 4] -> [..., 7] with zero rotation between translation and gripper."""
+    zeros = searched.new_zeros(*searched.shape[:-1], 3)
+    return torch.cat([searched[..., :3], zeros, searched[..., 3:]], dim=-1)
+
+
+def without_rotation(actions: torch.Tensor) -> torch.Tensor:
+    """[..., 7] -> [..., 4]."""
+    return torch.cat([actions[..., :3], actions[..., 6:]], dim=-1)
+
+
+def _momentum(translation: float, gripper: float) -> torch.Tensor:
+    return torch.tensor([translation, translation, translation, gripper])
