@@ -1,0 +1,50 @@
+"""A runtime in a process of its own, for programs that bring their server with them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mstar_rt.errors import FailedPrecondition
+
+STOP_TIMEOUT_S = 15.0
+_SERVES = re.compile(r"^mstar-rt serves .* on (\S+)$")
+
+
+@contextlib.contextmanager
+def served(config: Path) -> Iterator[str]:
+    """Run `mstar-rt serve config` on a free port; yields "host:port" once every model serves.
+
+    Raises:
+        FailedPrecondition: the server ended before it served, with its own sentence.
+    """
+    command = [sys.executable, "-m", "mstar_rt.cli", "serve", str(config), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield _wait_for_address(process)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _wait_for_address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        match = _SERVES.match(line.strip())
+        if match:
+            return match.group(1)
+    process.wait()
+    reason = process.stderr.read().strip().splitlines()
+    raise FailedPrecondition(f"the server did not start: {reason[-1] if reason else 'it said nothing'}")
