@@ -309,7 +309,7 @@ class Worker:
         return values
 
 
-def _absent(loaded: LoadedModel, start: StartWalk, name: str) -> None:
+def _absent(loaded: LoadedModel, start: StartWalk, name: str) -> Any:
     """The value of a walk's input that nobody gave: None where that is allowed.
 
     An input comes from the client, from an earlier walk of the request, or from an earlier request of the session.
@@ -320,11 +320,11 @@ def _absent(loaded: LoadedModel, start: StartWalk, name: str) -> None:
     """
     tasks = [task for task in loaded.model.tasks if start.walk in task.walks]
     if any(spec.optional for task in tasks for spec in task.inputs if spec.name == name):
-        return
+        return None
     for task in tasks:
         for tensor, advice in task.session_inputs:
             if tensor == name:
                 raise FailedPrecondition(f"{start.model}.{start.walk}: {name!r} is not known yet, {advice}")
     if any(name == persisted.split(".")[-1] for walk in loaded.model.graph.walks for persisted in walk.persist):
-        return
+        return None
     raise InvalidArgument(f"{start.model}.{start.walk}: input {name!r} was not given")

@@ -141,7 +141,7 @@ def test_configurations_round_trip_and_are_strict(tmp_path: Path) -> None:
         ({"encoder": {**good["encoder"], "num_heads": 16}}, "head size of at least 12"),
         ({"encoder": {**good["encoder"], "image_size": 60}}, "not a multiple"),
         ({"predictor": {**good["predictor"], "latent_dim": 64}}, "must equal encoder.dim"),
-        ({"predictor": {**good["predictor"], "grid_rows": 5}}, "grid 5x4"),
+        ({"predictor": {**good["predictor"], "grid_rows": 5}}, "grid 5x2"),
         ({"predictor": {**good["predictor"], "max_frames": 0}}, "at least 1"),
         ({"frames_per_second": 0}, "must be positive"),
         ({"planner": {**good["planner"], "samples": 3}}, "planner has an unknown key 'samples'"),

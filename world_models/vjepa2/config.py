@@ -221,11 +221,14 @@ PRESETS: dict[str, VJepa2Config] = {
         _released("vit_giant_xformers", EncoderConfig(dim=1408, depth=40, num_heads=22, mlp_dim=6144)),
         VJepa2Config(
             "tabletop",
-            EncoderConfig(dim=128, depth=4, num_heads=4, mlp_dim=512, image_size=64),
+            EncoderConfig(dim=128, depth=4, num_heads=4, mlp_dim=512, image_size=64, patch_size=32),
             PredictorConfig(
-                latent_dim=128, dim=128, depth=4, num_heads=4, mlp_dim=512, grid_rows=4, grid_columns=4
+                latent_dim=128, dim=128, depth=4, num_heads=4, mlp_dim=512, grid_rows=2, grid_columns=2,
+                trained_frames=4,
             ),
-            planner=PlannerDefaults(num_samples=96, num_elites=12, num_iterations=3, pinned=((2, 0.0), (3, 0.0))),
+            planner=PlannerDefaults(
+                rollout_horizon=3, num_samples=96, num_elites=12, num_iterations=3, pinned=((2, 0.0), (3, 0.0))
+            ),
         ),
     )
 }  # fmt: skip

@@ -18,24 +18,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from world_models.vjepa2.checkpoint import save_networks
-from world_models.vjepa2.config import EncoderConfig, PredictorConfig, VJepa2Config
+from world_models.vjepa2.config import preset
 from world_models.vjepa2.encoder import Encoder
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.encoder_training import train_encoder
 from world_models.vjepa2.train.episodes import HELD_OUT_STREAM, TRAIN_STREAM, Episodes, record_episodes
 from world_models.vjepa2.train.evaluate import imagination_errors, planning_result
 from world_models.vjepa2.train.offline_planner import CemSettings
-from world_models.vjepa2.train.predictor_training import WINDOW_FRAMES, Transitions, train_predictor
+from world_models.vjepa2.train.predictor_training import Transitions, train_predictor
 from world_models.vjepa2.train.probes import PositionProbe, encode_images
 
-CONFIG = VJepa2Config(
-    "tabletop",
-    EncoderConfig(dim=128, depth=4, num_heads=4, mlp_dim=512, image_size=64, patch_size=32),
-    PredictorConfig(
-        latent_dim=128, dim=128, depth=4, num_heads=4, mlp_dim=512, grid_rows=2, grid_columns=2,
-        max_frames=32, trained_frames=WINDOW_FRAMES - 1,
-    ),
-)  # fmt: skip
+CONFIG = preset("tabletop")
 
 
 def main() -> None:

@@ -5,7 +5,11 @@ python -m world_models.vjepa2.train.evaluate --weights world_models/vjepa2/weigh
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
+import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +17,8 @@ import torch
 from sim_bridge.camera import draw_tabletop
 from sim_bridge.tabletop_physics import MAX_DISPLACEMENT_M, TabletopPhysics
 from sim_bridge.tasks import EPISODE_STEPS, SUCCESS_DISTANCE_M, Task, sample_task
+from world_models.vjepa2.checkpoint import load_networks
+from world_models.vjepa2.config import VJepa2Config
 from world_models.vjepa2.encoder import Encoder
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.imagination import Imagination
@@ -99,3 +105,45 @@ def _distances(tasks: list[Task], worlds: list[TabletopPhysics]) -> np.ndarray:
 @torch.no_grad()
 def _encode(encoder: Encoder, images: list[np.ndarray]) -> torch.Tensor:
     return encoder.encode_frames(normalise_images(torch.from_numpy(np.stack(images))))
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    config = VJepa2Config.from_json(arguments.weights.with_suffix(".json"))
+    encoder, predictor = load_networks(config, arguments.weights)
+    settings = CemSettings(
+        arguments.rollout_horizon, arguments.num_samples, arguments.num_elites, arguments.num_iterations
+    )
+    for kind in arguments.tasks:
+        started = time.process_time()
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.num_episodes)
+        result = planning_result(encoder, predictor, kind, settings, seeds)
+        print(json.dumps({"task": kind, **_described(result), "cpu_s": round(time.process_time() - started, 1)}))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m world_models.vjepa2.train.evaluate")
+    parser.add_argument("--weights", type=Path, required=True, help="a .safetensors with its .json beside it")
+    parser.add_argument("--tasks", nargs="+", default=["reach", "push"])
+    parser.add_argument("--rollout-horizon", type=int, default=CemSettings.rollout_horizon)
+    parser.add_argument("--num-samples", type=int, default=CemSettings.num_samples)
+    parser.add_argument("--num-elites", type=int, default=CemSettings.num_elites)
+    parser.add_argument("--num-iterations", type=int, default=CemSettings.num_iterations)
+    parser.add_argument("--num-episodes", type=int, default=50)
+    parser.add_argument("--first-seed", type=int, default=10_000)
+    return parser.parse_args()
+
+
+def _described(result: PlanningResult) -> dict[str, float]:
+    return {
+        "num_episodes": len(result.tasks),
+        "success_rate": result.success_rate,
+        "random_policy_success_rate": result.random_success_rate,
+        "median_final_mm": round(float(np.median(result.planned_m)) * 1000, 1),
+        "mean_final_mm": round(float(np.mean(result.planned_m)) * 1000, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
