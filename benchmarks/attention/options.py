@@ -106,8 +106,7 @@ def filled_pool(memory: Memory, even: bool) -> KVPool:
 def flex(memory: Memory) -> Option:
     """FlexAttention, compiled, over the pages where they lie: a block mask maps each sequence to its pages.
 
-    The pool is one long sequence of keys; a page of another sequence is a masked block. Its page size must be a multiple
-    of the kernel's block, so pages smaller than 16 or odd are given as they are and the compiler pads or refuses.
+    The pool is one long sequence of keys in which the pages of other sequences are masked.
     """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

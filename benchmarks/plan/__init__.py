@@ -14,10 +14,14 @@ from benchmarks.report.timing import alternate
 from benchmarks.served.deployment import Target, running
 from benchmarks.served.inputs import Scene, scene
 from benchmarks.served.plain_loop import PlainLoop
+from mstar_rt.client import Plan
 from world_models.vjepa2.nodes import Encode
 
 SAMPLES, ELITES, ITERATIONS = 64, 10, 3
 MAX_ACTION_ERROR = 1e-4
+PINNED = {2: 0.0, 3: 0.0}
+QUICK = {"small": (1, 2, 3), "middle": (1,)}
+FULL = {"small": (1, 2, 3, 4), "middle": (1, 2, 4)}
 ASKED = {1: 1.15, 2: 2.0, 4: 3.8}
 NATIVE, PLAIN, SERVED = "native loop", "same nodes, plain loop", "served over gRPC"
 
@@ -29,10 +33,10 @@ def main(argv: Sequence[str]) -> int:
         "plan", {"samples": SAMPLES, "iterations": ITERATIONS, "dtype": "float32", "threads": 1, "quick": args.quick}
     )
     with running() as target:
-        for name in ("small", "middle"):
+        for name, horizons in (QUICK if args.quick else FULL).items():
             loop = PlainLoop(target.models[name], target.config.workers[0])
-            for horizon in (1, 2, 4):
-                _measure(report, target, name, loop, horizon, budget_s=3.0 if args.quick else 20.0)
+            for horizon in horizons:
+                _measure(report, target, name, loop, horizon, budget_s=2.0 if args.quick else 20.0)
     return finish(report, args)
 
 
@@ -41,13 +45,19 @@ def _measure(report: Report, target: Target, name: str, loop: PlainLoop, horizon
     options: dict[str, Any] = {
         "rollout_horizon": horizon, "num_samples": SAMPLES, "num_elites": ELITES, "num_iterations": ITERATIONS, "seed": 7,
     }  # fmt: skip
+    named_pins = {"pinned_dims": tuple(map(float, PINNED)), "pinned_values": tuple(PINNED.values())}
+    tensors = {"frames": view.frames, "goal_frames": view.goal, "state": view.state}
+
+    def served() -> Plan:
+        return target.client.plan(name, view.frames, view.goal, view.state, pinned=PINNED, **options)
+
     systems = {
         NATIVE: lambda: _native(loop, view, horizon),
-        PLAIN: lambda: loop.plan({"frames": view.frames, "goal_frames": view.goal, "state": view.state}, options),
-        SERVED: lambda: target.client.plan(name, view.frames, view.goal, view.state, **options).actions,
+        PLAIN: lambda: loop.plan(tensors, options | named_pins),
+        SERVED: lambda: served().actions,
     }
     _check_equal({system: np.asarray(run()) for system, run in systems.items()})
-    timing = target.client.plan(name, view.frames, view.goal, view.state, **options).timing
+    timing = served().timing
     assert timing.nodes["predict"].num_steps == horizon * ITERATIONS, "the served plan skipped steps"
     case = f"{name} H={horizon}"
     seconds = alternate(systems, budget_s)
@@ -67,7 +77,7 @@ def _native(loop: PlainLoop, view: Scene, horizon: int) -> np.ndarray:
     assert isinstance(encode, Encode)
     with torch.inference_mode():
         context, goal = (encode.encode([torch.from_numpy(f)])[0][0] for f in (view.frames, view.goal))
-    settings = planner.NativeSettings(horizon, SAMPLES, ELITES, ITERATIONS)
+    settings = planner.NativeSettings(horizon, SAMPLES, ELITES, ITERATIONS, axis=PINNED)
     return planner.plan(predict._predictor, context, goal, torch.from_numpy(view.state), settings, seed=7).numpy()
 
 

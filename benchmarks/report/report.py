@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 PERCENTILES = (50, 95, 99)
+TABLE_WIDTH = 150
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def finish(report: Report, args: argparse.Namespace) -> int:
 
 
 def _print(report: Report) -> None:
-    console = Console()
+    console = Console(width=TABLE_WIDTH)
     metrics = list(dict.fromkeys((row.metric, row.unit) for row in report.rows))
     table = Table(title=f"{report.benchmark}  {report.settings}")
     table.add_column("case")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 
 def alternate(
-    systems: Mapping[str, Callable[[], object]], budget_s: float, num_warmups: int = 2, max_rounds: int = 200
+    systems: Mapping[str, Callable[[], object]], budget_s: float, num_warmups: int = 1, max_rounds: int = 200
 ) -> dict[str, list[float]]:
-    """Seconds per call of each system over as many rounds as fit into `budget_s`, at least 5; warm-ups excluded."""
+    """Seconds per call of each system over as many rounds as fit into `budget_s`, at least 3; warm-ups excluded."""
     for _ in range(num_warmups):
         for run in systems.values():
             run()
@@ -20,6 +20,6 @@ def alternate(
             start_s = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start_s)
-        if time.monotonic() > end_s and len(next(iter(seconds.values()))) >= 5:
+        if time.monotonic() > end_s and len(next(iter(seconds.values()))) >= 3:
             break
     return seconds

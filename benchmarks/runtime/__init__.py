@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     args = arguments("runtime", argv)
     torch.set_num_threads(1)
     report = Report("runtime", {"dtype": "float32", "threads": 1, "quick": args.quick})
-    budget_s = 3.0 if args.quick else 15.0
+    budget_s = 1.5 if args.quick else 15.0
     with running() as target:
         for name in ("small", "middle"):
             loop = PlainLoop(target.models[name], target.config.workers[0])

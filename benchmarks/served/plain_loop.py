@@ -34,7 +34,7 @@ class PlainLoop:
         for iteration in range(int(params["num_iterations"])):  # type: ignore[call-overload]
             values |= run.call("sample", values, (iteration,))
             for step in range(int(params["rollout_horizon"])):  # type: ignore[call-overload]
-                values |= run.call("predict", values, (iteration, step))
+                values["latent"] = run.call("predict", values, (iteration, step))["latent"]
             values |= run.call("score", values, (iteration,))
             values |= run.call("refit", values, (iteration,))
         run.end()
@@ -48,7 +48,7 @@ class PlainLoop:
         values |= run.call("rollout_start", values)
         latents = []
         for step in range(int(params["rollout_horizon"])):  # type: ignore[call-overload]
-            values |= run.call("predict", values, (step,))
+            values["latent"] = run.call("predict", values, (step,))["latent"]
             latents.append(values["latent"].numpy())
         run.end()
         return latents
