@@ -35,9 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mstar-rt", description="A real-time serving runtime for robot brains."
-    )
+    parser = argparse.ArgumentParser(prog="mstar-rt", description="A real-time serving runtime for robot brains.")
     parser.add_argument("--version", action="version", version=f"mstar-rt {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -51,9 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     graph = commands.add_parser("graph", help="draw a model's walks")
-    graph.add_argument(
-        "model", help="a model family (e.g. vjepa2_ac), or with --config a model of that deployment"
-    )
+    graph.add_argument("model", help="a model family (e.g. vjepa2_ac), or with --config a model of that deployment")
     graph.add_argument("--config", help="deployment file in which MODEL is named")
     graph.add_argument("--walk", help="draw this walk only")
     graph.add_argument("--format", choices=("text", "mermaid", "svg"), default="text")

@@ -126,9 +126,7 @@ def _check(config: DeploymentConfig, where: str) -> None:
     if not 0 <= config.server.port <= 65535:
         raise ConfigError(f"{where}.server.port is {config.server.port}, expected 0 to 65535")
     if not 1 <= config.server.max_message_mb <= 1024:
-        raise ConfigError(
-            f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024"
-        )
+        raise ConfigError(f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024")
 
 
 def _unique(values: list[Any], label: str) -> None:
@@ -145,9 +143,7 @@ def _build(kind: type, data: Any, where: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     for key in data:
         if key not in fields:
-            raise ConfigError(
-                f"{where}: unknown key {key!r}, {nearest(str(key), set(fields) - {'base_dir'})}"
-            )
+            raise ConfigError(f"{where}: unknown key {key!r}, {nearest(str(key), set(fields) - {'base_dir'})}")
     for name, f in fields.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if required and name not in data:

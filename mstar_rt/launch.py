@@ -41,9 +41,7 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 
 def declare_model(config: DeploymentConfig, model: ModelConfig) -> ServedModel:
-    declared: ServedModel = load_declare(model.family)(
-        model.name, config.resolve(model.checkpoint), model.options
-    )
+    declared: ServedModel = load_declare(model.family)(model.name, config.resolve(model.checkpoint), model.options)
     return declared
 
 
@@ -66,9 +64,7 @@ class Deployment:
     endpoint: ControlEndpoint
     workers: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
     stopping: bool = False
-    failure: asyncio.Future[MstarError] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    failure: asyncio.Future[MstarError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def address(self) -> str:
@@ -87,9 +83,7 @@ class Deployment:
         if self.failure.done():
             raise self.failure.result()
         if not serving.done():
-            raise Unavailable(
-                f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s}"
-            )
+            raise Unavailable(f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s}")
 
     async def supervise(self, worker: WorkerConfig) -> None:
         """Keep one worker running: start it, and start it again with a growing delay whenever it ends."""
@@ -111,10 +105,12 @@ class Deployment:
     async def _run_worker(self, worker: WorkerConfig) -> tuple[int, int, str]:
         """One life of a worker: its process id, exit status, and its sentence if it could not start."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mstar_rt.worker", "--rank", str(worker.rank), "--deployment", str(self.mesh.directory),
+            sys.executable, "-m", "mstar_rt.worker",
+            "--rank", str(worker.rank), "--deployment", str(self.mesh.directory),
             "--models", ",".join(self.placement.models_on(worker.rank)), "--parent", str(os.getpid()),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=worker_environment(worker.threads),
+            process_group=0,  # Ctrl-C is for this process, which then asks the workers to stop
         )  # fmt: skip
         self.workers[worker.rank] = process
         try:
@@ -145,7 +141,7 @@ class Deployment:
 
 @contextlib.asynccontextmanager
 async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployment]:
-    """Start everything; the edge listens (NOT_SERVING) before the workers have loaded, so that a port in use fails first.
+    """Start everything; the edge listens (NOT_SERVING) before the workers load, so that a port in use fails first.
 
     Raises:
         ConfigError, GraphError, FailedPrecondition: with the sentence that says what to change.
@@ -164,9 +160,7 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
         tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(dispatcher.run())]
         try:
             edge = await start_edge(_edge_config(config), models, dispatcher)
-            deployment = Deployment(
-                config, models, placement, mesh, conductor, dispatcher, edge, server_endpoint
-            )
+            deployment = Deployment(config, models, placement, mesh, conductor, dispatcher, edge, server_endpoint)
             supervisors = [asyncio.create_task(deployment.supervise(worker)) for worker in config.workers]
             try:
                 yield deployment

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
-    random_rates: dict[str, float] = {kind: random_success_rate(kind, _seeds(args, NUM_RANDOM_EPISODES)) for kind in TASK_KINDS}
+    random_rates: dict[str, float] = {
+        kind: random_success_rate(kind, _seeds(args, NUM_RANDOM_EPISODES)) for kind in TASK_KINDS
+    }
     with _address(args) as address:
         results = _run(args, address)
     summary = summarize(results, random_rates)
@@ -100,7 +102,9 @@ def _run(args: argparse.Namespace, address: str) -> list[EpisodeResult]:
 
 def _write(output: Path, summary: dict[str, Any], results: Sequence[EpisodeResult], period_ms: float) -> None:
     (output / "summary.json").write_text(json.dumps(summary, indent=1))
-    by_task: dict[str, list[float]] = {kind: [ms for r in results if r.kind == kind for ms in r.plan_ms] for kind in TASK_KINDS}
+    by_task: dict[str, list[float]] = {
+        kind: [ms for r in results if r.kind == kind for ms in r.plan_ms] for kind in TASK_KINDS
+    }
     if any(by_task.values()):
         plot_latencies(output / "plan_latency.png", by_task, period_ms)
     recorded = [result.frames for result in results if result.frames]

@@ -13,9 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_import_contracts_hold() -> None:
     script = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

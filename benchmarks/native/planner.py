@@ -43,7 +43,9 @@ def compute_new_pose(pose: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def rollout(predictor: ActionPredictor, latents: torch.Tensor, actions: torch.Tensor, pose: torch.Tensor) -> torch.Tensor:
+def rollout(
+    predictor: ActionPredictor, latents: torch.Tensor, actions: torch.Tensor, pose: torch.Tensor
+) -> torch.Tensor:
     """Latents [B, 1 + H, P, D] of actions [B, H, 7] from one frame [B, 1, P, D] at pose [B, 1, 7]."""
     frames, poses = latents, pose
     for step in range(actions.shape[1]):

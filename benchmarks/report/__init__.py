@@ -1,4 +1,4 @@
-"""What every benchmark writes: rows of measurements and checks against asked-for figures, as a table, JSON and a plot."""
+"""What every benchmark writes: measurements, and checks against asked-for figures, as a table, JSON and a plot."""
 
 from benchmarks.report.report import Check, Report, Row, arguments, finish, percentile_rows
 

@@ -117,9 +117,7 @@ def _print(report: Report) -> None:
         table.add_row(case, system, *cells)
     console.print(table)
     for check in report.checks:
-        console.print(
-            f"{'holds' if check.holds else 'FALLS SHORT'}: {check.name}: {check.value:.3f} ({check.bound})"
-        )
+        console.print(f"{'holds' if check.holds else 'FALLS SHORT'}: {check.name}: {check.value:.3f} ({check.bound})")
 
 
 def _plot(report: Report, path: str) -> None:
@@ -134,9 +132,7 @@ def _plot(report: Report, path: str) -> None:
     figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(cases), 4.5), layout="constrained")
     width = 0.8 / max(len(systems), 1)
     for index, system in enumerate(systems):
-        values = [
-            next((r.value for r in rows if (r.case, r.system) == (case, system)), np.nan) for case in cases
-        ]
+        values = [next((r.value for r in rows if (r.case, r.system) == (case, system)), np.nan) for case in cases]
         axes.bar(np.arange(len(cases)) + index * width, values, width, label=system)
     axes.set_xticks(np.arange(len(cases)) + 0.4 - width / 2, cases, rotation=20, ha="right")
     axes.set_ylabel("p50, ms")

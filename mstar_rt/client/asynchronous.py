@@ -108,6 +108,8 @@ class AsyncClient:
         *,
         latents: np.ndarray | None = None,
         goal_latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -120,6 +122,8 @@ class AsyncClient:
             state,
             latents=latents,
             goal_latents=goal_latents,
+            context_actions=context_actions,
+            context_states=context_states,
             budget_ms=budget_ms,
             timeout_s=timeout_s,
             criticality=criticality,
@@ -138,6 +142,8 @@ class AsyncClient:
         *,
         latents: np.ndarray | None = None,
         goal_latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -145,8 +151,9 @@ class AsyncClient:
     ) -> AsyncIterator[results.PlanImprovement | results.Plan]:
         """Every improvement as it is made, then the plan. Closing the iterator cancels the search."""
         request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
-        )
+            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
+            criticality, True, options,
+        )  # fmt: skip
         call = self._world_model.Plan(request, timeout=timeout_s)
         improvements: list[results.PlanImprovement] = []
         try:

@@ -106,17 +106,20 @@ class Client:
         *,
         latents: np.ndarray | None = None,
         goal_latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> results.Plan:
-        """Actions [H, A] that bring the world from `frames` to `goal_frames`. Options: see PlannerOptions,
-        `describe`.
+        """Actions [H, A] that bring the world from the last of `frames` to `goal_frames`. Several frames need
+        `context_actions` [T-1, A] between them. Options: see PlannerOptions, `describe`.
         """
         request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
-        )
+            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
+            criticality, True, options,
+        )  # fmt: skip
         *_, plan = self._plan(request, timeout_s)
         assert isinstance(plan, results.Plan)
         return plan
@@ -130,6 +133,8 @@ class Client:
         *,
         latents: np.ndarray | None = None,
         goal_latents: np.ndarray | None = None,
+        context_actions: Numbers | None = None,
+        context_states: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -139,8 +144,9 @@ class Client:
         search.
         """
         request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, budget_ms, criticality, True, options
-        )
+            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
+            criticality, True, options,
+        )  # fmt: skip
         return self._plan(request, timeout_s)
 
     def session(

@@ -14,7 +14,9 @@ from mstar_rt.protos.arrays import tensor_from_array
 
 Numbers = np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 Images = np.ndarray | bytes | Sequence[bytes]
-"""uint8 [T, H, W, 3] or one frame [H, W, 3], RGB; or whole JPEG or PNG files, one per frame."""
+"""uint8 [T, H, W, 3] or one frame [H, W, 3], RGB; or whole JPEG or PNG files, one per frame. A model may declare
+float32 frames too, which are taken as normalised already.
+"""
 
 
 def frames(images: Images) -> tensor_pb2.Frames:
@@ -25,7 +27,7 @@ def frames(images: Images) -> tensor_pb2.Frames:
         array = images[None] if images.ndim == 3 else images
         return tensor_pb2.Frames(tensor=tensor_from_array(array))
     if not all(isinstance(image, bytes) for image in images):
-        raise InvalidArgument("frames must be a uint8 array [T, H, W, 3] or JPEG or PNG files as bytes")
+        raise InvalidArgument("frames must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
     return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[_compressed(image) for image in images]))
 
 

@@ -45,6 +45,8 @@ def plan(
     state: Numbers,
     latents: np.ndarray | None,
     goal_latents: np.ndarray | None,
+    context_actions: Numbers | None,
+    context_states: Numbers | None,
     budget_ms: float | None,
     criticality: str | None,
     improvements: bool,
@@ -53,7 +55,7 @@ def plan(
     return wire.PlanRequest(
         model=model,
         options=messages.request_options(budget_ms, criticality),
-        context=messages.context(frames, state, latents),
+        context=messages.context(frames, state, latents, context_actions, context_states),
         goal=messages.goal(goal_frames, goal_latents),
         planner=messages.planner(options),
         improvements=improvements,

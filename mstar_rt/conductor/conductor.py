@@ -9,8 +9,27 @@ from mstar_rt.clock import Clock
 from mstar_rt.conductor.requests import RequestState, SessionState
 from mstar_rt.errors import Cancelled, FailedPrecondition, MstarError, NotFound, Unavailable, nearest
 from mstar_rt.message import (
-    AskStats, CancelRequest, CloseSession, Drain, Finished, Message, OpenSession, PeerGone, Release, ReleaseScope, RequestFailed,
-    ServingState, SessionOpened, StartWalk, Stats, Submit, TensorRef, WalkDone, WalkFailed, WorkerFailed, WorkerReady,
+    AskStats,
+    CancelRequest,
+    CloseSession,
+    Drain,
+    Finished,
+    Message,
+    OpenSession,
+    PeerGone,
+    Release,
+    ReleaseScope,
+    RequestFailed,
+    ServingState,
+    SessionOpened,
+    StartWalk,
+    Stats,
+    Submit,
+    TensorRef,
+    WalkDone,
+    WalkFailed,
+    WorkerFailed,
+    WorkerReady,
 )  # fmt: skip
 from mstar_rt.model import ServedModel
 from mstar_rt.placement import Placement
@@ -67,9 +86,7 @@ class Conductor:
             case WorkerFailed():
                 self.worker_lost(message.rank, f"the worker of rank {message.rank} failed: {message.message}")
             case AskStats():
-                self._endpoint.send(
-                    message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats())
-                )
+                self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
             case Drain():
                 self._draining = True
             case _:
@@ -108,9 +125,7 @@ class Conductor:
 
     def _check_session(self, session_id: str, model: str) -> None:
         if session_id in self._lost_sessions:
-            raise Unavailable(
-                "the session's state was lost with its worker; open a new session and set the goal again"
-            )
+            raise Unavailable("the session's state was lost with its worker; open a new session and set the goal again")
         if session_id not in self._sessions:
             raise NotFound(f"no session {session_id!r}; it was closed or never opened")
         held = self._sessions[session_id].model
@@ -221,7 +236,7 @@ class Conductor:
             self._endpoint.send("server", ServingState(model, True))
 
     def worker_lost(self, rank: int, reason: str, pid: int | None = None) -> None:
-        """A worker process ended: its requests end, its sessions' state is gone, its shared memory holds are dropped."""
+        """A worker process ended: its requests end, its sessions' state is gone, what it held is dropped."""
         self._ready_ranks.discard(rank)
         if pid is not None:
             self._dead_pids.add(pid)

@@ -77,20 +77,17 @@ def build_engine(
 ) -> Engine:
     """The engine that a node's declaration asks for."""
     if node.engine == "kv_cache":
-        assert pool is not None and backend is not None, f"no cache was built for node {node.name!r}"
+        assert pool is not None, f"no cache was built for node {node.name!r}"
+        assert backend is not None
         if not isinstance(code, KVNode):
             raise GraphError(f"node {node.name!r} is declared kv_cache but its code has no attention_steps()")
         return KVCacheEngine(node, code, pool, backend)
     if isinstance(code, KVNode) or not isinstance(code, StatelessNode):
-        raise GraphError(
-            f"node {node.name!r} is declared stateless but its code is not (batch_key and run, no pages)"
-        )
+        raise GraphError(f"node {node.name!r} is declared stateless but its code is not (batch_key and run, no pages)")
     return StatelessEngine(node, code)
 
 
-def _checked(
-    node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeResult]
-) -> Sequence[NodeResult]:
+def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeResult]) -> Sequence[NodeResult]:
     """A node that answers with other outputs than it declares would corrupt the walk far from the cause."""
     if len(results) != len(calls):
         raise Internal(f"node {node.name!r} gave {len(results)} results for {len(calls)} calls")

@@ -15,14 +15,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """Exactly one of: a result; an error that ends the request; neither, when pages ran out and the call must wait."""
+    """Exactly one of: a result; an error that ends the request; a shortage of pages, for which the call must wait."""
 
     result: NodeResult | None = None
     error: MstarError | None = None
+    shortage: PagesExhausted | None = None
 
     @property
     def must_wait(self) -> bool:
-        return self.result is None and self.error is None
+        return self.shortage is not None
 
 
 def run_isolating_failures(engine: Engine, calls: Sequence[NodeCall]) -> list[Outcome]:
@@ -32,17 +33,15 @@ def run_isolating_failures(engine: Engine, calls: Sequence[NodeCall]) -> list[Ou
     """
     try:
         return [Outcome(result=result) for result in engine.run(calls)]
-    except PagesExhausted:
+    except PagesExhausted as shortage:
         if len(calls) == 1:
-            return [Outcome()]
+            return [Outcome(shortage=shortage)]
         half = len(calls) // 2
         return run_isolating_failures(engine, calls[:half]) + run_isolating_failures(engine, calls[half:])
     except Exception as error:
         if len(calls) == 1:
             return [Outcome(error=_as_answer(error, engine, calls[0]))]
-        logger.warning(
-            "a step of node %s with %d calls failed, retrying each alone", engine.node.name, len(calls)
-        )
+        logger.warning("a step of node %s with %d calls failed, retrying each alone", engine.node.name, len(calls))
         return [outcome for call in calls for outcome in run_isolating_failures(engine, [call])]
 
 

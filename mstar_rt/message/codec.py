@@ -41,9 +41,7 @@ def decode(data: bytes | memoryview) -> Message:
              trailing bytes, or more than MAX_MESSAGE_BYTES. Nothing else is raised, whatever the bytes.
     """
     if len(data) > MAX_MESSAGE_BYTES:
-        raise InvalidArgument(
-            f"a message of {len(data)} bytes arrived, at most {MAX_MESSAGE_BYTES} are allowed"
-        )
+        raise InvalidArgument(f"a message of {len(data)} bytes arrived, at most {MAX_MESSAGE_BYTES} are allowed")
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:

@@ -1,7 +1,7 @@
 """Everything that processes of a deployment say to one another, as typed records.
 
-Addresses are "server", "conductor" and "worker/<rank>". Times are nanoseconds on the machine's monotonic clock, which all
-processes of one machine share; durations are microseconds.
+Addresses are "server", "conductor" and "worker/<rank>". Times are nanoseconds on the machine's monotonic clock, which
+all processes of one machine share; durations are microseconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CloseSession(msgspec.Struct, tag=True):
 class Submit(msgspec.Struct, tag=True):
     """Run one task. `session_id` None: state lives as long as the request. Inputs are already validated.
 
-    Answered by any number of Emitted (from workers, straight to the server), then exactly one of Finished, RequestFailed.
+    Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
     """
 
     request_id: str

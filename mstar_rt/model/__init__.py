@@ -1,10 +1,10 @@
 """What a served model declares: torch-free, so that conductor, server and tools can read it without loading weights."""
 
-from mstar_rt.model.node import KVNode, NodeCall, NodeResult, NodeResources, StatelessNode
+from mstar_rt.model.node import KVNode, NodeCall, NodeResources, NodeResult, StatelessNode
 from mstar_rt.model.served import KVSpec, ServedModel, TaskSpec
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec
 
 __all__ = [
-    "KVNode", "KVSpec", "NodeCall", "NodeResources", "NodeResult", "ParamSpec", "ParamValue", "ServedModel", "StatelessNode",
-    "TaskSpec", "TensorSpec",
+    "KVNode", "KVSpec", "NodeCall", "NodeResources", "NodeResult", "ParamSpec", "ParamValue", "ServedModel",
+    "StatelessNode", "TaskSpec", "TensorSpec",
 ]  # fmt: skip

@@ -84,5 +84,5 @@ class KVNode(Protocol):
         ...
 
     def run(self, calls: Sequence[NodeCall], attention: Any) -> Sequence[NodeResult]:
-        """One step; `attention` is the nn.attention.AttentionPlan over the concatenated steps of all calls, in order."""
+        """One step; `attention` is the nn.attention.AttentionPlan over the steps of all calls, in order."""
         ...

@@ -36,13 +36,13 @@ class TaskSpec:
     """One kind of request: what it takes, what it gives, and the walks it runs in order.
 
     `walks` are run one after the other for one request. Outputs that a walk persists are inputs, by name, of the walks
-    that follow it in the same request or, if the request belongs to a session, in later requests of that session. A walk
-    listed in `skip_if` is left out when that tensor is given by the client: (walk, tensor).
+    that follow it in the same request or, if the request belongs to a session, in later requests of that session. A
+    walk listed in `skip_if` is left out when that tensor is given by the client: (walk, tensor).
 
     `derived` are integer parameters that the shapes decide: (parameter, symbol), e.g. ("rollout_horizon", "H").
-    `session_inputs` are tensors that an earlier request of the session must have persisted, with the sentence that tells
-    a client how to get there. Of each group in `one_of` a request gives exactly one tensor, of each in `at_most_one` one or
-    none. An `anytime` task answers with the best it has when its deadline passes.
+    `session_inputs` are tensors that an earlier request of the session must have persisted, with the sentence that
+    tells a client how to get there. Of each group in `one_of` a request gives exactly one tensor, of each in
+    `at_most_one` one or none. An `anytime` task answers with the best it has when its deadline passes.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ServedModel:
     """A model as everyone but its nodes sees it.
 
     `nodes_factory` is a dotted path "module:function", imported only in the worker that runs the nodes:
-    ``function(model: ServedModel, resources: NodeResources) -> Mapping[str, StatelessNode | KVNode]`` keyed by node name.
+    ``function(model: ServedModel, resources: NodeResources) -> Mapping[str, StatelessNode | KVNode]``, by node name.
     """
 
     name: str
@@ -111,9 +111,7 @@ def _check_groups(task: TaskSpec, tensors: Mapping[str, np.ndarray], where: str)
             raise InvalidArgument(f"{where}: expected one of the tensors {', '.join(group)}, none is given")
 
 
-def _with_derived(
-    task: TaskSpec, sizes: Mapping[str, int], params: Mapping[str, Any], where: str
-) -> dict[str, Any]:
+def _with_derived(task: TaskSpec, sizes: Mapping[str, int], params: Mapping[str, Any], where: str) -> dict[str, Any]:
     merged = dict(params)
     for name, symbol in task.derived:
         size = sizes[symbol]

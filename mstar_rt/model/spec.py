@@ -18,8 +18,9 @@ ParamValue = bool | int | float | str | tuple[float, ...]
 class TensorSpec:
     """One named tensor of a task.
 
-    `shape` mixes sizes and symbols: ("T", 64, 64, 3) accepts any T >= 1, and a symbol means one size in all tensors of a
-    request. "T-1" is one less than T, which a tensor before this one must have. `dtypes` are numpy names, the first being the one that nodes receive or produce.
+    `shape` mixes sizes and symbols: ("T", 64, 64, 3) accepts any T >= 1, and a symbol means one size in all tensors of
+    a request. "T-1" is one less than T, which a tensor before this one must have. `dtypes` are numpy names of what is
+    accepted; nothing is converted, and the first is the usual one.
     """
 
     name: str
@@ -34,28 +35,26 @@ class TensorSpec:
         """Raise InvalidArgument unless `array` fits; `sizes` collects the symbols' sizes over a request's tensors."""
         label = f"{where}: tensor {self.name!r}"
         if array.dtype.name not in self.dtypes:
-            raise InvalidArgument(
-                f"{label} has dtype {array.dtype.name}, expected {' or '.join(self.dtypes)}"
-            )
+            raise InvalidArgument(f"{label} has dtype {array.dtype.name}, expected {' or '.join(self.dtypes)}")
         if array.ndim != len(self.shape):
             raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text()}")
         limits = dict(self.max_sizes)
         for size, want in zip(array.shape, self.shape, strict=True):
             expected = _expected_size(want, size, sizes)
             if size != expected or size == 0:
-                raise InvalidArgument(
-                    f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}"
-                )
+                raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}")
             if isinstance(want, str) and size > limits.get(want, size):
-                raise InvalidArgument(
-                    f"{label} has {want} = {size}, the limit of this model is {limits[want]}"
-                )
+                raise InvalidArgument(f"{label} has {want} = {size}, the limit of this model is {limits[want]}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidArgument(f"{label} holds NaN or infinity, every value must be finite")
 
     def shape_text(self, sizes: Mapping[str, int] | None = None) -> str:
         known = sizes or {}
-        return "[" + ", ".join(f"{d}={known[d]}" if isinstance(d, str) and d in known else str(d) for d in self.shape) + "]"
+        return (
+            "["
+            + ", ".join(f"{d}={known[d]}" if isinstance(d, str) and d in known else str(d) for d in self.shape)
+            + "]"
+        )
 
 
 def _expected_size(want: int | str, size: int, sizes: dict[str, int]) -> int:
@@ -111,9 +110,7 @@ class ParamSpec:
         return value
 
 
-def check_tensors(
-    specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray], where: str
-) -> dict[str, int]:
+def check_tensors(specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray], where: str) -> dict[str, int]:
     """Check every tensor of a request against `specs`; returns the sizes of the symbols."""
     by_name = {spec.name: spec for spec in specs}
     for name in tensors:

@@ -47,9 +47,7 @@ def _single_rank(rule: PlacementRule, ranks: Sequence[int], where: str) -> int:
         if rank not in ranks:
             raise ConfigError(f"{where}: rank {rank} has no worker, the workers are {sorted(ranks)}")
     if len(rule.ranks) != 1:
-        raise ConfigError(
-            f"{where}: ranks is {list(rule.ranks)}, this version runs a node on exactly one rank"
-        )
+        raise ConfigError(f"{where}: ranks is {list(rule.ranks)}, this version runs a node on exactly one rank")
     return rule.ranks[0]
 
 
@@ -66,7 +64,7 @@ def _one_rank(model: str, rank_by_node: Mapping[tuple[str, str], int]) -> int:
     ranks = {rank for (name, _), rank in rank_by_node.items() if name == model}
     if len(ranks) != 1:
         raise ConfigError(
-            f"placement: nodes of model {model!r} are spread over ranks {sorted(ranks)}, this version runs all nodes of a "
-            "model on one rank; name the model once with nodes ['*']"
+            f"placement: nodes of model {model!r} are spread over ranks {sorted(ranks)}, this version runs all nodes "
+            "of a model on one rank; name the model once with nodes ['*']"
         )
     return ranks.pop()

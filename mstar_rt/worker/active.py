@@ -28,9 +28,7 @@ class ActiveWalk:
     def request_id(self) -> str:
         return self.start.request_id
 
-    def add_step(
-        self, firing: Firing, queue_us: float, run_us: float, batch_size: int, loops: tuple[str, ...]
-    ) -> None:
+    def add_step(self, firing: Firing, queue_us: float, run_us: float, batch_size: int, loops: tuple[str, ...]) -> None:
         """Account one step that this request took part in. `loops` enclose the node, outermost first."""
         time = self.node_times.setdefault(firing.name, NodeTime())
         time.num_steps += 1

@@ -44,9 +44,7 @@ def load_model(model: ServedModel, worker: WorkerConfig) -> LoadedModel:
         name: KVPool(spec, _num_pages(name, spec, worker, dtype), worker.device, dtype)
         for name, spec in model.caches.items()
     }
-    backends: dict[str, AttentionBackend] = {
-        name: select_backend(worker.device, pool) for name, pool in pools.items()
-    }
+    backends: dict[str, AttentionBackend] = {name: select_backend(worker.device, pool) for name, pool in pools.items()}
     resources = NodeResources(device=worker.device, dtype=worker.dtype, max_batch=worker.max_batch)
     code_by_name = load_object(model.nodes_factory)(model, resources)
     engines: dict[str, Engine] = {}
@@ -58,9 +56,7 @@ def load_model(model: ServedModel, worker: WorkerConfig) -> LoadedModel:
         if node.cache is not None and node.cache not in pools:
             raise GraphError(f"node {node.name!r} uses cache {node.cache!r}, {nearest(node.cache, pools)}")
         cache = node.cache or ""
-        engines[node.name] = build_engine(
-            node, code_by_name[node.name], pools.get(cache), backends.get(cache)
-        )
+        engines[node.name] = build_engine(node, code_by_name[node.name], pools.get(cache), backends.get(cache))
     programs = {walk.name: compile_walk(model.graph, walk.name) for walk in model.graph.walks}
     return LoadedModel(model, programs, engines, pools)
 

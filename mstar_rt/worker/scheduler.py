@@ -1,9 +1,9 @@
 """Which ready nodes run next, as one batch: a pure object, no clock, no torch.
 
 The most critical class runs first. Inside a class the request that is *least advanced* in its walk runs first, so that
-requests which started apart meet at the same node and share its step from there on; a loop body of one request never runs
-ahead while another waits one node before it. A unit whose deadline is closer than `urgent_ns` overrides that order,
-earliest deadline first. The batch is filled with units of the same node and the same batch key.
+requests which started apart meet at the same node and share its step from there on; a loop body of one request never
+runs ahead while another waits one node before it. A unit whose deadline is closer than `urgent_ns` overrides that
+order, earliest deadline first. The batch is filled with units of the same node and the same batch key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Unit(Generic[T]):
     """One (node, request) that can run now.
 
-    `engine_id` is (model, node), `order` the node's topological position in its walk, `arrival` a number that grows with
-    every unit, `work` whatever the worker needs to run it.
+    `engine_id` is (model, node), `order` the node's topological position in its walk, `arrival` a number that grows
+    with every unit, `work` whatever the worker needs to run it.
     """
 
     request_id: str

@@ -17,7 +17,18 @@ from mstar_rt.errors import (
     ResourceExhausted,
 )
 from mstar_rt.message import (
-    AskStats, CancelRequest, Drain, Emitted, Message, PeerGone, Release, ReleaseScope, Shutdown, StartWalk, Stats, WalkDone,
+    AskStats,
+    CancelRequest,
+    Drain,
+    Emitted,
+    Message,
+    PeerGone,
+    Release,
+    ReleaseScope,
+    Shutdown,
+    StartWalk,
+    Stats,
+    WalkDone,
     WalkFailed,
 )  # fmt: skip
 from mstar_rt.model import NodeCall
@@ -55,7 +66,7 @@ class Worker:
         self._scheduler: Scheduler[Firing] = Scheduler(max_batch)
         self._active: dict[str, ActiveWalk] = {}
         self._scopes = Scopes()
-        self._waiting_for_pages: list[Unit[Firing]] = []
+        self._waiting_for_pages: list[tuple[Unit[Firing], MstarError]] = []
         self._num_units = 0
         self._num_steps = 0
         self._num_batched = 0
@@ -67,8 +78,9 @@ class Worker:
             self.turn(IDLE_WAIT_S)
 
     def turn(self, idle_wait_s: float) -> None:
-        """Read the inbox, waiting for it only if nothing is ready; then run one step."""
-        for envelope in self._endpoint.receive(0.0 if len(self._scheduler) else idle_wait_s):
+        """Read the inbox, waiting for it only if there is nothing to do; then run one step."""
+        is_idle = not len(self._scheduler) and not self._waiting_for_pages
+        for envelope in self._endpoint.receive(idle_wait_s if is_idle else 0.0):
             self._handle(envelope.message)
         if self.stopped:
             return
@@ -93,9 +105,7 @@ class Worker:
             case PeerGone():
                 self._plane.forget_peer(message.address)
             case AskStats():
-                self._endpoint.send(
-                    message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats())
-                )
+                self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
             case Drain() | Shutdown():
                 self.stopped = isinstance(message, Shutdown)
             case _:
@@ -109,7 +119,9 @@ class Worker:
             if start.keep_inputs:
                 self._scopes.persist(start.request_id, given)
             known = {**self._scopes.get(start.scope), **self._scopes.get(start.request_id), **given}
-            inputs = {name: known[name] if name in known else _absent(loaded, start, name) for name, _ in program.inputs}
+            inputs = {
+                name: known[name] if name in known else _absent(loaded, start, name) for name, _ in program.inputs
+            }
             times = {name: start.params[name] for name in program.params if name in start.params}
             run = WalkRun(program, times)  # type: ignore[arg-type]  # it checks that they are integers
             active = ActiveWalk(start, run, loaded.new_sequences())
@@ -187,14 +199,12 @@ class Worker:
         for unit, outcome in zip(units, outcomes, strict=True):
             self._settle(unit, outcome, start_ns, end_ns, len(units))
 
-    def _settle(
-        self, unit: Unit[Firing], outcome: Outcome, start_ns: int, end_ns: int, batch_size: int
-    ) -> None:
+    def _settle(self, unit: Unit[Firing], outcome: Outcome, start_ns: int, end_ns: int, batch_size: int) -> None:
         active = self._active.get(unit.request_id)
         if active is None:
             return  # another unit of this request failed in the same step
-        if outcome.must_wait:
-            self._waiting_for_pages.append(unit)
+        if outcome.shortage is not None:
+            self._waiting_for_pages.append((unit, outcome.shortage))
             return
         if outcome.error is not None:
             self._fail(active.start, outcome.error)
@@ -203,9 +213,7 @@ class Worker:
         firing = unit.work
         program = active.run.program
         loops = tuple(program.loops[index].name for index in program.nodes[firing.node_index].loops)
-        active.add_step(
-            firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops
-        )
+        active.add_step(firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops)
         active.note_flags(outcome.result.flags)
         self._advance(active, active.run.complete(firing, outcome.result.outputs, outcome.result.leave))
 
@@ -224,9 +232,7 @@ class Worker:
         start = active.start
         for emission in emissions:
             ref = send_tensor(self._plane, emission.value, start.reply_to)
-            record = Emitted(
-                start.request_id, start.walk, active.num_emitted, emission.name, emission.iteration, ref
-            )
+            record = Emitted(start.request_id, start.walk, active.num_emitted, emission.name, emission.iteration, ref)
             self._endpoint.send(start.reply_to, record)
             active.num_emitted += 1
 
@@ -259,7 +265,7 @@ class Worker:
         active.release()
         self._scheduler.remove_request(request_id)
         waiting, self._waiting_for_pages = self._waiting_for_pages, []
-        self._scheduler.add(unit for unit in waiting if unit.request_id != request_id)
+        self._scheduler.add(unit for unit, _ in waiting if unit.request_id != request_id)
 
     def _drop_late(self, unit: Unit[Firing]) -> bool:
         """True if the unit need not run: its request is gone, or can no longer be answered in time."""
@@ -273,22 +279,18 @@ class Worker:
         late_ms = (now_ns - start.deadline_ns) / 1e6
         self._fail(
             start,
-            DeadlineExceeded(
-                f"the deadline passed {late_ms:.1f} ms before node {unit.work.name!r} could run"
-            ),
+            DeadlineExceeded(f"the deadline passed {late_ms:.1f} ms before node {unit.work.name!r} could run"),
         )
         return True
 
     def _break_page_deadlock(self) -> None:
         """Every request that could run waits for pages that the others hold: the last to arrive gives way."""
-        unit = max(self._waiting_for_pages, key=lambda unit: unit.arrival)
-        active = self._active[unit.request_id]
-        stats = "; ".join(f"{name}: {value:.0f}" for name, value in self.stats().items() if "pages" in name)
+        unit, shortage = max(self._waiting_for_pages, key=lambda waiting: waiting[0].arrival)
         self._fail(
-            active.start,
+            self._active[unit.request_id].start,
             ResourceExhausted(
-                f"no free pages for node {unit.work.name!r} with {len(self._active)} requests on this worker ({stats}); ask "
-                "for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
+                f"node {unit.work.name!r} found no pages, with {len(self._active)} request(s) here: {shortage}; "
+                "ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
             ),
         )
 

@@ -15,8 +15,26 @@ from toy_model import declare
 from mstar_rt.clock import ManualClock
 from mstar_rt.conductor import Conductor
 from mstar_rt.message import (
-    CancelRequest, CloseSession, Drain, Finished, Message, NodeTime, OpenSession, PeerGone, Release, ReleaseScope, RequestFailed,
-    SegmentRef, ServingState, SessionOpened, StartWalk, Submit, TensorRef, WalkDone, WalkFailed, WorkerReady,
+    CancelRequest,
+    CloseSession,
+    Drain,
+    Finished,
+    Message,
+    NodeTime,
+    OpenSession,
+    PeerGone,
+    Release,
+    ReleaseScope,
+    RequestFailed,
+    SegmentRef,
+    ServingState,
+    SessionOpened,
+    StartWalk,
+    Submit,
+    TensorRef,
+    WalkDone,
+    WalkFailed,
+    WorkerReady,
 )  # fmt: skip
 from mstar_rt.placement import Placement
 from mstar_rt.transport import InProcessHub
@@ -39,15 +57,11 @@ class Rig:
 
     def submit(self, request_id: str = "r", task: str = "count", **fields: Any) -> None:
         inputs = fields.pop("inputs", {"x": TensorRef("float32", (1,), inline=b"0000")})
-        self.conductor.handle(
-            Submit(request_id, fields.pop("model", "toy"), task, inputs, {"steps": 2}, **fields)
-        )
+        self.conductor.handle(Submit(request_id, fields.pop("model", "toy"), task, inputs, {"steps": 2}, **fields))
 
     def done(self, walk: str = "count", request_id: str = "r", num_emitted: int = 1) -> None:
         self.conductor.handle(
-            WalkDone(
-                request_id, walk, num_emitted, {"add": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, ["f"]
-            )
+            WalkDone(request_id, walk, num_emitted, {"add": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, ["f"])
         )
 
     def at_server(self) -> list[Message]:

@@ -21,9 +21,7 @@ def frames(t: int = 2) -> np.ndarray:
 
 
 def test_symbols_take_the_sizes_found() -> None:
-    sizes = check_tensors(
-        [FRAMES, ACTIONS], {"frames": frames(2), "actions": np.zeros((5, 7), np.float32)}, "m.t"
-    )
+    sizes = check_tensors([FRAMES, ACTIONS], {"frames": frames(2), "actions": np.zeros((5, 7), np.float32)}, "m.t")
     assert sizes == {"T": 2, "H": 5}
 
 
@@ -65,7 +63,10 @@ def test_one_less_than_a_symbol() -> None:
 
 
 def test_groups_of_a_task() -> None:
-    either = (TensorSpec("a", ("N",), ("uint8",), "", optional=True), TensorSpec("b", ("N",), ("uint8",), "", optional=True))
+    either = (
+        TensorSpec("a", ("N",), ("uint8",), "", optional=True),
+        TensorSpec("b", ("N",), ("uint8",), "", optional=True),
+    )
     one = TaskSpec("one", "", either, (), (), one_of=(("a", "b"),))
     most = TaskSpec("most", "", either, (), (), at_most_one=(("a", "b"),))
     model = ServedModel("m", "f", "", None, (one, most), "")  # type: ignore[arg-type]
@@ -81,7 +82,13 @@ def test_groups_of_a_task() -> None:
 
 def test_parameters_that_the_shapes_decide() -> None:
     task = TaskSpec(
-        "t", "", (ACTIONS,), (), (), params=(ParamSpec("horizon", "int", None, "", maximum=4),), derived=(("horizon", "H"),)
+        "t",
+        "",
+        (ACTIONS,),
+        (),
+        (),
+        params=(ParamSpec("horizon", "int", None, "", maximum=4),),
+        derived=(("horizon", "H"),),
     )
     model = ServedModel("m", "f", "", None, (task,), "")  # type: ignore[arg-type]
     actions = np.zeros((3, 7), np.float32)

@@ -42,9 +42,7 @@ RECALL = GraphNode("recall", ("kept",), ("y",))
 GRAPH = WalkGraph(
     nodes=(ADD, REMEMBER, KEEP, RECALL),
     walks=(
-        Walk(
-            "count", DynamicLoop("counting", ADD, "steps", 1000, carry={"x": "y"}, leave="add"), emit=("y",)
-        ),
+        Walk("count", DynamicLoop("counting", ADD, "steps", 1000, carry={"x": "y"}, leave="add"), emit=("y",)),
         Walk(
             "remember",
             DynamicLoop("remembering", REMEMBER, "steps", 1000, carry={"x": "y"}, leave="remember"),
@@ -72,9 +70,7 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
             TaskSpec("count_anytime", "the same, anytime", (X,), (Y,), ("count",), params, anytime=True),
             TaskSpec("remember", "mean over paged memory", (X,), (Y,), ("remember",), params),
             TaskSpec("keep", "persist x", (X,), (), ("keep",)),
-            TaskSpec(
-                "recall", "read it back", (), (Y,), ("recall",), session_inputs=(("kept", "run keep first"),)
-            ),
+            TaskSpec("recall", "read it back", (), (Y,), ("recall",), session_inputs=(("kept", "run keep first"),)),
             TaskSpec("keep_and_recall", "two walks", (X,), (Y,), ("keep", "recall")),
             TaskSpec("keep_and_count", "two walks that both read x", (X,), (Y,), ("keep", "count"), params),
         ),
@@ -140,9 +136,7 @@ class Remember:
         # Equal keys: attention is a plain mean over what the sequence holds.
         out = attention.run(0, torch.zeros_like(v), torch.zeros_like(v), v)[:, 0, 0]
         parts = torch.split(out, [len(call.inputs["x"]) for call in calls])
-        return [
-            NodeResult({"y": part + 1}, leave=_leaves(call)) for part, call in zip(parts, calls, strict=True)
-        ]
+        return [NodeResult({"y": part + 1}, leave=_leaves(call)) for part, call in zip(parts, calls, strict=True)]
 
 
 def _leaves(call: NodeCall) -> bool:

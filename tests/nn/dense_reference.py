@@ -67,7 +67,7 @@ class DenseSequence:
 
 @dataclass
 class TokenSource:
-    """Random queries, keys and values from one seed."""
+    """Random queries, keys and values from one seed: slices of one tensor, as a fused projection gives them."""
 
     num_q_heads: int
     num_kv_heads: int
@@ -80,8 +80,7 @@ class TokenSource:
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def draw(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v = (
-            torch.randn(num_tokens, heads, self.head_dim, generator=self.generator).to(self.dtype)
-            for heads in (self.num_q_heads, self.num_kv_heads, self.num_kv_heads)
-        )
+        heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads)
+        fused = torch.randn(num_tokens, sum(heads), self.head_dim, generator=self.generator).to(self.dtype)
+        q, k, v = fused.split(heads, dim=1)
         return q, k, v

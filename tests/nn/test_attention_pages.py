@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mstar_rt.nn.attention_pages import EvenPages, ScatteredPages, lay_out
+from mstar_rt.nn.attention_pages import COPY_BYTES, EvenPages, ScatteredPages, lay_out
 
 NUM_PAGES, HEADS, HEAD_DIM = 60, 2, 3
 
@@ -69,6 +69,13 @@ def test_short_runs_of_small_tokens_are_copied_and_long_or_big_ones_are_not() ->
     assert isinstance(layout, ScatteredPages)
     parts = list(lay_out(uneven, 4, 8, 4, token_bytes=10**6))
     assert [(run, type(layout)) for run, layout in parts] == [(range(2), EvenPages), (range(2, 4), EvenPages)]
+
+
+def test_copies_are_made_in_parts_of_bounded_size() -> None:
+    scattered = [[2 * number, 2 * number + 30] for number in range(10)]
+    parts = list(lay_out(scattered, 4, 8, 4, token_bytes=COPY_BYTES // (3 * 8)))
+    assert [run for run, _ in parts] == [range(0, 3), range(3, 6), range(6, 9), range(9, 10)]
+    assert all(isinstance(layout, ScatteredPages) for _, layout in parts)
 
 
 def test_transient_blocks_over_one_sequence_share_its_view() -> None:

@@ -162,7 +162,7 @@ class ToyRuntime:
     def set_serving(self, serving: bool, reason: str = "") -> None:
         async def tell() -> None:
             self.conductor.send("server", ServingState(self.model.name, serving, reason))
-            while self.dispatcher.serving[self.model.name].serving != serving:  # noqa: ASYNC110  (turns, not time)
+            while self.dispatcher.serving[self.model.name].serving != serving:
                 await asyncio.sleep(0)
 
         self.run(tell())

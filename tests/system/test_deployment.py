@@ -53,9 +53,7 @@ async def run(
 ) -> list[np.ndarray]:
     model = deployment.models["toy"]
     checked = model.check_request(task, {"x": x}, params)
-    stream = deployment.dispatcher.submit(
-        "toy", task, {"x": x}, checked, request_id=request_id, criticality="planning"
-    )
+    stream = deployment.dispatcher.submit("toy", task, {"x": x}, checked, request_id=request_id, criticality="planning")
     async with stream:
         return [np.frombuffer(e.data, np.float32).reshape(e.shape) for e in await stream.collect()]
 
@@ -68,7 +66,14 @@ async def idle_stats(deployment: Deployment) -> dict[str, float]:
 
 async def assert_nothing_is_held(deployment: Deployment) -> dict[str, float]:
     """A release may still be on its way when the answer is there: ask until it has arrived, a bounded number of times."""
-    held = ("scopes", "active_walks", "pages_held/toy/memory", "shared_memory_held_bytes", "bytes_held", "requests_running")
+    held = (
+        "scopes",
+        "active_walks",
+        "pages_held/toy/memory",
+        "shared_memory_held_bytes",
+        "bytes_held",
+        "requests_running",
+    )
     for _ in range(200):
         stats = await idle_stats(deployment)
         left = {name: value for name, value in stats.items() if name.split(":")[1] in held and value}

@@ -46,9 +46,7 @@ def test_requests_that_started_apart_meet_at_the_same_node() -> None:
 
 def test_a_close_deadline_runs_ahead() -> None:
     scheduler: Scheduler[str] = Scheduler(8, urgent_ns=20 * MS)
-    scheduler.add(
-        [unit("early", node="a", order=0, deadline_ms=500), unit("late", node="b", order=5, deadline_ms=110)]
-    )
+    scheduler.add([unit("early", node="a", order=0, deadline_ms=500), unit("late", node="b", order=5, deadline_ms=110)])
     assert names(scheduler.next_batch(100 * MS)) == ["late"]
 
 

@@ -18,7 +18,16 @@ from mstar_rt.clock import ManualClock
 from mstar_rt.config import WorkerConfig
 from mstar_rt.errors import CheckpointError, ConfigError
 from mstar_rt.message import (
-    AskStats, CancelRequest, Emitted, Message, ReleaseScope, Shutdown, StartWalk, Stats, WalkDone, WalkFailed,
+    AskStats,
+    CancelRequest,
+    Emitted,
+    Message,
+    ReleaseScope,
+    Shutdown,
+    StartWalk,
+    Stats,
+    WalkDone,
+    WalkFailed,
 )  # fmt: skip
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 from mstar_rt.worker.loaded import load_model
@@ -41,9 +50,7 @@ class Rig:
         self.server_plane = planes.plane(self.server)
         endpoint = hub.endpoint("worker/0")
         self.worker_plane = planes.plane(endpoint)
-        self.worker = Worker(
-            {"toy": self.loaded}, endpoint, self.worker_plane, self.clock, max_batch=max_batch
-        )
+        self.worker = Worker({"toy": self.loaded}, endpoint, self.worker_plane, self.clock, max_batch=max_batch)
         self.emitted: dict[str, list[np.ndarray]] = {}
         self.ends: dict[str, WalkDone | WalkFailed] = {}
 
@@ -77,9 +84,7 @@ class Rig:
         for envelope in self.server.receive(0.0):
             message: Message = envelope.message
             if isinstance(message, Emitted):
-                self.emitted.setdefault(message.request_id, []).append(
-                    np.array(self.server_plane.view(message.tensor))
-                )
+                self.emitted.setdefault(message.request_id, []).append(np.array(self.server_plane.view(message.tensor)))
                 self.server_plane.release(message.tensor)
             else:
                 self.server_plane.on_release(message)  # type: ignore[arg-type]
@@ -163,10 +168,7 @@ def test_requests_at_different_iterations_share_steps() -> None:
 @pytest.mark.parametrize("walk", ["count", "remember"])
 def test_coalesced_equals_alone(walk: str) -> None:
     generator = np.random.default_rng(0)
-    requests = {
-        f"r{i}": (generator.normal(size=3).astype(np.float32), int(generator.integers(1, 5)))
-        for i in range(6)
-    }
+    requests = {f"r{i}": (generator.normal(size=3).astype(np.float32), int(generator.integers(1, 5))) for i in range(6)}
     together, alone = Rig(), Rig()
     for name, (x, steps) in requests.items():
         together.start(name, x, walk, steps)
@@ -253,7 +255,7 @@ def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     rig.start("big", [1.0] * 12, "remember", steps=1)
     rig.run()
     assert failed(rig, "big").code == "RESOURCE_EXHAUSTED"
-    assert "pages_free/toy/memory" in failed(rig, "big").message
+    assert "needs 3 cache pages and 1 of" in failed(rig, "big").message
     rig.assert_clean()
 
 

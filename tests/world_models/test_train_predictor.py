@@ -112,7 +112,7 @@ def test_training_lowers_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stopped_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
-    class Stopped(Exception):  # noqa: N818
+    class Stopped(Exception):
         pass
 
     def stop(step: int, predictor: ActionPredictor) -> None:

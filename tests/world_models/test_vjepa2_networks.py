@@ -133,6 +133,13 @@ def test_frames_are_normalised_per_channel() -> None:
     torch.testing.assert_close(normalise_frames(frames), torch.tensor(expected).reshape(1, 3, 1, 1))
 
 
+def test_float_frames_are_taken_as_normalised() -> None:
+    frames = torch.tensor([[[[-2.1, 0.0, 2.7]]]])
+    torch.testing.assert_close(normalise_frames(frames), frames.permute(0, 3, 1, 2), rtol=0, atol=0)
+    with pytest.raises(InvalidArgument, match="values up to 255, expected normalised ones"):
+        normalise_frames(frames * 0 + 255)
+
+
 def _small() -> PredictorConfig:
     return PredictorConfig(
         latent_dim=32, dim=64, depth=3, num_heads=2, mlp_dim=128, grid_rows=4, grid_columns=4, max_frames=8

@@ -253,7 +253,9 @@ def test_bad_tensors_are_refused(driver: Any, golden: Tensors) -> None:
         (without_latents, "frames, context_latents, none is given"),
         (good | {"frames": torch.zeros(2, 64, 64, 3, dtype=torch.uint8)}, "frames.*context_latents"),
         (without_latents | {"frames": torch.zeros(2, 64, 48, 3, dtype=torch.uint8)}, "expected .*64, 64, 3"),
-        (without_latents | {"frames": torch.zeros(2, 64, 64, 3)}, "dtype float32, expected uint8"),
+        (without_latents | {"frames": torch.zeros(2, 64, 64, 3).double()}, "dtype float64, expected uint8 or float32"),
+        (without_latents | {"frames": torch.full((2, 64, 64, 3), 200.0)}, "values up to 200, expected normalised ones"),
+        (without_latents | {"frames": torch.full((2, 64, 64, 3), float("nan"))}, "finite"),
     ]
     for tensors, message in cases:
         with pytest.raises(InvalidArgument, match=message):

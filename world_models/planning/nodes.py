@@ -99,6 +99,12 @@ def settings_from(params: Mapping[str, Any]) -> cem.CemSettings:
     num_samples, num_elites = params["num_samples"], params["num_elites"]
     if num_elites > num_samples:
         raise InvalidArgument(f"option 'num_elites' is {num_elites}, expected at most num_samples = {num_samples}")
+    close_gripper, horizon = params.get("close_gripper_step"), params["rollout_horizon"]
+    if close_gripper is not None and close_gripper >= horizon:
+        raise InvalidArgument(
+            f"option 'close_gripper_step' is {close_gripper}, expected a step before rollout_horizon = {horizon}: "
+            "the plan ends before it"
+        )
     return cem.CemSettings(
         num_samples=num_samples,
         num_elites=num_elites,
@@ -108,7 +114,7 @@ def settings_from(params: Mapping[str, Any]) -> cem.CemSettings:
         momentum_mean_gripper=params["momentum_mean_gripper"],
         momentum_std_gripper=params["momentum_std_gripper"],
         pins=_pins(params["pinned_dims"], params["pinned_values"]),
-        close_gripper=params.get("close_gripper_step"),
+        close_gripper=close_gripper,
     )
 
 

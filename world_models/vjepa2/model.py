@@ -16,6 +16,7 @@ DEFAULT_PRESET = "tabletop"
 KNOWN_OPTIONS = ("preset", "config", "random_seed")
 MAX_ENCODE_FRAMES = 256
 MAX_SEQUENCES = 256
+FRAME_DTYPES = ("uint8", "float32")
 POSE_UNITS = "m, rad (xyz Euler, base frame), gripper closedness"
 
 
@@ -159,8 +160,8 @@ def _frames(
     size = config.encoder.image_size
     max_sizes = ((str(count), limit),) if limit is not None else ()
     return TensorSpec(
-        name, (count, size, size, config.encoder.num_channels), ("uint8",), "RGB frames, oldest first", "0 to 255",
-        optional=optional, max_sizes=max_sizes,
+        name, (count, size, size, config.encoder.num_channels), FRAME_DTYPES, "RGB frames, oldest first",
+        "uint8: 0 to 255; float32: normalised with ImageNet's mean and std", optional=optional, max_sizes=max_sizes,
     )  # fmt: skip
 
 

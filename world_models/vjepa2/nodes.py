@@ -62,7 +62,7 @@ def _networks(model: ServedModel, config: VJepa2Config, device: str, dtype: torc
 
 
 class Encode:
-    """frames [T, H, W, 3] uint8 -> latents [T, P, D]; the frames of all calls make one batch."""
+    """frames [T, H, W, 3] (uint8, or float32 as normalised) -> latents [T, P, D]; those of all calls make one batch."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -79,8 +79,8 @@ class Encode:
         """Latents of each sequence of frames."""
         if not frames:
             return []
-        batches = torch.cat(list(frames)).split(ENCODER_BATCH)
-        latents = [self._encoder.encode_frames(normalise_frames(batch, self._dtype)).float() for batch in batches]
+        batches = torch.cat([normalise_frames(part, self._dtype) for part in frames]).split(ENCODER_BATCH)
+        latents = [self._encoder.encode_frames(batch).float() for batch in batches]
         return list(torch.cat(latents).split([len(part) for part in frames]))
 
 
@@ -164,6 +164,8 @@ class RolloutStart(SearchNode):
         if states is None:
             poses = integrate_all(pose, actions)
         else:
+            if not torch.allclose(canonical_pose(states[:, 0]), pose, rtol=0.0, atol=POSE_TOLERANCE):
+                raise InvalidArgument("the first of states differs from state, both are the pose at the last frame")
             last = integrate(states[:, -1], actions[:, -1])
             poses = torch.cat([states, last[:, None]], dim=1)
         return NodeResult({"poses": poses, "latent": call.inputs["context"][-1].expand(len(actions), -1, -1)})

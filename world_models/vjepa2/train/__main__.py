@@ -9,6 +9,7 @@ of their own, so a stopped run that is told to --resume ends with the same weigh
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -25,10 +26,13 @@ from world_models.vjepa2.train.encoder_training import train_encoder
 from world_models.vjepa2.train.episodes import HELD_OUT_STREAM, TRAIN_STREAM, Episodes, record_episodes
 from world_models.vjepa2.train.evaluate import imagination_errors, planning_result
 from world_models.vjepa2.train.offline_planner import CemSettings
-from world_models.vjepa2.train.predictor_training import Transitions, train_predictor
+from world_models.vjepa2.train.predictor_training import WINDOW_FRAMES, Transitions, train_predictor
 from world_models.vjepa2.train.probes import PositionProbe, encode_images
 
-CONFIG = preset("tabletop")
+_PRESET = preset("tabletop")
+CONFIG = dataclasses.replace(
+    _PRESET, predictor=dataclasses.replace(_PRESET.predictor, trained_frames=WINDOW_FRAMES - 1)
+)
 
 
 def main() -> None:
@@ -73,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for weights, log and summary")
     parser.add_argument("--num-episodes", type=int, default=8000)
     parser.add_argument("--encoder-steps", type=int, default=6000)
-    parser.add_argument("--predictor-steps", type=int, default=16000)
+    parser.add_argument("--predictor-steps", type=int, default=12000)
     parser.add_argument("--checkpoint-every", type=int, default=2000)
     parser.add_argument("--num-tasks", type=int, default=50, help="planning tasks of each kind in the last evaluation")
     parser.add_argument("--resume", action="store_true", help="go on from the stages found in --out")
@@ -130,7 +134,7 @@ def _summary(
     encoder: Encoder, predictor: ActionPredictor, held_out: Transitions, num_tasks: int
 ) -> dict[str, dict[str, float]]:
     summary = _imagination_summary(predictor, held_out)
-    for kind, horizon in (("reach", 2), ("push", 3)):
+    for kind, horizon in (("reach", 1), ("push", 3)):
         result = planning_result(
             encoder, predictor, kind, CemSettings(rollout_horizon=horizon), range(10_000, 10_000 + num_tasks)
         )

@@ -22,10 +22,10 @@ from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.episodes import Episodes
 from world_models.vjepa2.train.imagination import predict_known
 
-WINDOW_FRAMES = 5
+WINDOW_FRAMES = 8
 ROLLOUT_STEPS = 3
 _AVERAGE_DECAY = 0.998
-_BATCH_SIZE = 48
+_BATCH_SIZE = 32
 _PEAK_LEARNING_RATES = (1.5e-3, 1.0e-3)
 _WARM_UP_STEPS = 200
 _DECAY_SHARE = 0.35
