@@ -117,7 +117,7 @@ def _write(output: Path, summary: dict[str, Any], results: Sequence[EpisodeResul
 
 def _verdict(summary: dict[str, Any], output: Path) -> int:
     """0 only if the robots did what they should, and it was not easy."""
-    shortfalls = list(summary["errors"])
+    shortfalls = list(summary["error_messages"])
     for kind, required in REQUIRED_SUCCESS.items():
         task = summary["tasks"][kind]
         print(

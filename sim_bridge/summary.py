@@ -74,7 +74,8 @@ def summarize(results: Sequence[EpisodeResult], random_rates: Mapping[str, float
         "num_plans": len(all_plan_ms),
         "ticks": sum(result.num_ticks for result in results),
         "missed_ticks": sum(result.num_missed for result in results),
-        "errors": [f"{r.kind} {r.seed}: {r.error}" for r in results if r.error],
+        "errors": sum(r.error is not None for r in results),
+        "error_messages": [f"{r.kind} {r.seed}: {r.error}" for r in results if r.error is not None],
     }
 
 

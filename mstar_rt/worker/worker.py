@@ -215,14 +215,17 @@ class Worker:
         loops = tuple(program.loops[index].name for index in program.nodes[firing.node_index].loops)
         active.add_step(firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops)
         active.note_flags(outcome.result.flags)
-        self._advance(active, active.run.complete(firing, outcome.result.outputs, outcome.result.leave))
-
-    def _advance(self, active: ActiveWalk, progress: Progress) -> None:
         try:
-            self._emit(active, progress.emitted)
+            self._advance(active, active.run.complete(firing, outcome.result.outputs, outcome.result.leave))
         except MstarError as error:
             self._fail(active.start, error)
-            return
+        except Exception as error:
+            # A model's batch_key, or a value that cannot be sent: it must not take the other requests with it.
+            logger.error("request %s cannot go on after node %s", active.request_id, firing.name, exc_info=error)
+            self._fail(active.start, Internal(f"what follows node {firing.name!r} failed ({type(error).__name__})"))
+
+    def _advance(self, active: ActiveWalk, progress: Progress) -> None:
+        self._emit(active, progress.emitted)
         if progress.finished:
             self._finish(active)
         else:

@@ -30,7 +30,7 @@ MISBEHAVE = ParamSpec(
     "str",
     "no",
     "what goes wrong, in which call",
-    choices=("no", "raise", "own_error", "wrong_output", "die"),
+    choices=("no", "raise", "own_error", "wrong_output", "bad_key", "bad_value", "die"),
 )
 LEAVE_AT = ParamSpec("leave_at", "int", 1000, "iteration after which the loop is left", minimum=0)
 
@@ -90,17 +90,15 @@ class Add:
     """y = x + 1, with the misbehaviour asked for."""
 
     def batch_key(self, call: NodeCall) -> Hashable:
+        if call.params["misbehave"] == "bad_key" and call.iteration[-1] == 1:
+            raise RuntimeError("a secret of the implementation")
         return None
 
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
         for call in calls:
             _misbehave(call.params["misbehave"])
         return [
-            NodeResult(
-                {"z" if call.params["misbehave"] == "wrong_output" else "y": call.inputs["x"] + 1},
-                leave=_leaves(call),
-            )
-            for call in calls
+            NodeResult(_output(call.params["misbehave"], call.inputs["x"] + 1), leave=_leaves(call)) for call in calls
         ]
 
 
@@ -141,6 +139,12 @@ class Remember:
 
 def _leaves(call: NodeCall) -> bool:
     return call.iteration[-1] >= call.params["leave_at"]
+
+
+def _output(misbehave: str, value: Any) -> dict[str, Any]:
+    if misbehave == "wrong_output":
+        return {"z": value}
+    return {"y": value.to_sparse() if misbehave == "bad_value" else value}
 
 
 def _misbehave(how: str) -> None:

@@ -198,6 +198,8 @@ def test_paged_memory_is_remembered() -> None:
         ("raise", "INTERNAL", "node 'add' failed (RuntimeError)"),
         ("own_error", "INVALID_ARGUMENT", "the node refuses this"),
         ("wrong_output", "INTERNAL", "node 'add' gave outputs ['z'], it declares ['y']"),
+        ("bad_key", "INTERNAL", "what follows node 'add' failed (RuntimeError)"),
+        ("bad_value", "INTERNAL", "what follows node 'add' failed (RuntimeError)"),
     ],
 )
 def test_one_failure_fails_one_request(how: str, code: str, sentence: str) -> None:
