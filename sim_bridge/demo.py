@@ -27,6 +27,7 @@ REQUIRED_SUCCESS = {"reach": 0.8, "push": 0.6}
 RANDOM_LIMIT = 0.2
 VIDEO_FPS = 5.0
 VIDEO_COLUMNS = 5
+VIDEO_GAP_PX = 6
 
 # Found by world_models/vjepa2/train/evaluate.py: the cheapest settings that succeed. z and gripper are pinned, as the
 # tabletop's rod cannot move them.
@@ -111,7 +112,7 @@ def _write(output: Path, summary: dict[str, Any], results: Sequence[EpisodeResul
     if recorded:
         video = VideoRecorder(VIDEO_FPS)
         for index in range(max(len(frames) for frames in recorded)):
-            video.add(tile([frames[min(index, len(frames) - 1)] for frames in recorded], VIDEO_COLUMNS))
+            video.add(tile([frames[min(index, len(frames) - 1)] for frames in recorded], VIDEO_COLUMNS, VIDEO_GAP_PX))
         video.save(output / "episodes.mp4")
 
 

@@ -77,16 +77,17 @@ class VideoRecorder:
         )
 
 
-def tile(frames: Sequence[Frame], num_columns: int) -> Frame:
-    """Frames of one size side by side, row by row; missing places stay black."""
+def tile(frames: Sequence[Frame], num_columns: int, gap_px: int = 0) -> Frame:
+    """Frames of one size side by side, row by row, with black gaps between them; missing places stay black."""
     if not frames:
         raise InvalidArgument("there is no frame to tile")
     height, width = frames[0].shape[:2]
     num_rows = -(-len(frames) // num_columns)
-    canvas = np.zeros((num_rows * height, num_columns * width, 3), np.uint8)
+    across, down = width + gap_px, height + gap_px
+    canvas = np.zeros((num_rows * down - gap_px, num_columns * across - gap_px, 3), np.uint8)
     for index, frame in enumerate(frames):
         row, column = divmod(index, num_columns)
-        canvas[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame
+        canvas[row * down : row * down + height, column * across : column * across + width] = frame
     return canvas
 
 

@@ -37,6 +37,7 @@ class AsyncWorldModelSession:
         self._last_id = 0
         self._waiting: dict[int, asyncio.Queue[wire.SessionResponse | MstarError]] = {}
         self._ended: MstarError | None = None
+        self._writing = asyncio.Lock()
         self._opening = wire.OpenWorldModel(
             model=model,
             planner=messages.planner(options),
@@ -177,10 +178,16 @@ class AsyncWorldModelSession:
     async def _write(self, message: wire.SessionRequest) -> None:
         """Raises:  MstarError: the stream has ended; the reader knows why."""
         try:
-            await self._call.write(message)
+            # Shielded, because a write that is cancelled takes the whole stream with it.
+            await asyncio.shield(self._write_in_turn(message))
         except (grpc.RpcError, asyncio.InvalidStateError):
             await asyncio.wait([self._reading])
             raise self._ended or self._unavailable() from None
+
+    async def _write_in_turn(self, message: wire.SessionRequest) -> None:
+        """A stream takes one write at a time."""
+        async with self._writing:
+            await self._call.write(message)
 
     async def _read(self) -> None:
         ended = self._unavailable()

@@ -83,6 +83,14 @@ def test_tile_places_frames_row_by_row() -> None:
     assert (canvas[0, 0, 0], canvas[0, 6, 0], canvas[4, 0, 0], canvas[4, 6, 0]) == (1, 2, 3, 0)
 
 
+def test_tiles_keep_a_gap() -> None:
+    canvas = tile([np.full((4, 6, 3), 9, np.uint8)] * 3, num_columns=2, gap_px=2)
+    assert canvas.shape == (10, 14, 3)
+    assert (canvas[:, 6:8] == 0).all()
+    assert (canvas[4:6] == 0).all()
+    assert (canvas[6:, :6] == 9).all()
+
+
 def test_plot_is_a_picture(tmp_path: Path) -> None:
     path = plot_latencies(tmp_path / "latency", {"reach": [10.0, 12.0, 11.0], "push": [20.0, 25.0]}, deadline_ms=240)
     with Image.open(path) as picture:
