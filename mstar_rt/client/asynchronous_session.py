@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -38,6 +39,7 @@ class AsyncWorldModelSession:
         self._waiting: dict[int, asyncio.Queue[wire.SessionResponse | MstarError]] = {}
         self._ended: MstarError | None = None
         self._writing = asyncio.Lock()
+        self._taking_back: set[asyncio.Task[None]] = set()
         self._opening = wire.OpenWorldModel(
             model=model,
             planner=messages.planner(options),
@@ -173,7 +175,13 @@ class AsyncWorldModelSession:
     def _take_back(self, message_id: int) -> None:
         self._last_id += 1
         cancel = wire.SessionRequest(message_id=self._last_id, cancel=wire.CancelCommand(message_id=message_id))
-        self._taking_back = asyncio.ensure_future(self._write(cancel))
+        taking_back = asyncio.ensure_future(self._write_if_open(cancel))
+        self._taking_back.add(taking_back)
+        taking_back.add_done_callback(self._taking_back.discard)
+
+    async def _write_if_open(self, message: wire.SessionRequest) -> None:
+        with contextlib.suppress(MstarError):
+            await self._write(message)
 
     async def _write(self, message: wire.SessionRequest) -> None:
         """Raises:  MstarError: the stream has ended; the reader knows why."""

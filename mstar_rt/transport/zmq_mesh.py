@@ -199,6 +199,9 @@ class ZmqEndpoint:
         with self._send_lock:
             outbox = self._outboxes.pop(check_address(address), None)
             if outbox is not None:
+                # Closing alone takes effect at some later time, and a successor that binds before gets what waits.
+                outbox.set(zmq.LINGER, 0)
+                outbox.disconnect(outbox.last_endpoint)
                 outbox.close(0)
 
     def close(self) -> None:

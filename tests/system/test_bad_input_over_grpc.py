@@ -99,6 +99,7 @@ class Bad:
     code: grpc.StatusCode = field(default=grpc.StatusCode.INVALID_ARGUMENT)
 
 
+FAR = np.array([[0.01, -0.2, 0, 0, 0, 0, 0.5]], np.float32)
 NOT_FOUND, UNIMPLEMENTED = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 FLAG = request_pb2.OptionValue(flag=True)
@@ -145,13 +146,21 @@ BAD = [
     Bad("contradictory first pose", rollout(states=numbers((2, 7), 0.5)), ("first of states", "differs from state")),
     Bad("warm start without a session", plan({"warm_start": True}), ("warm_start", "session")),
     Bad("initial mean of another horizon", plan({"initial_mean": numbers((2, 7))}), ("'initial_mean'", "[2, 7]", "[1, 7]")),
+    Bad("initial mean that moves too far", plan({"initial_mean": tensor_from_array(FAR)}),
+        ("'initial_mean'", "0.2 m", "max_displacement = 0.05")),
     Bad("initial mean with a rotation", plan({"initial_mean": numbers((1, 7), 0.1)}), ("'initial_mean'", "rotation")),
     Bad("pinned twice", plan({"pinned": pins(2, 2)}), ("dimension 2", "more than once")),
     Bad("pinned beyond", plan({"pinned": pins(4)}), ("'pinned_dims'", "4", "0 to 3")),
     Bad("gripper closes beyond the horizon", plan({"close_gripper_step": 3}), ("'close_gripper_step'", "3", "rollout_horizon = 1")),
     Bad("no elites", plan({"num_elites": 1}), ("'num_elites'", "1", "2 to")),
     Bad("share above one", plan({"momentum_mean": 1.5}), ("'momentum_mean'", "1.5", "0.0 to 1.0")),
-    Bad("budget of nothing", plan(options=None) , ("budget_ms", "-1", "positive")),
+    Bad("no sequences", rollout(numbers((0, 2, 7))), ("'actions'", "[0, 2, 7]", "expected")),
+    Bad("no steps", rollout(numbers((0, 7))), ("'actions'", "[1, 0, 7]", "expected")),
+    Bad("seed beyond 63 bits", plan({"seed": 2**63}), ("'seed'", "9223372036854775808", "expected 0 to")),
+    Bad("option of an encoding", encode(model_options={"spice": FLAG}), ("tiny.encode", "unknown option 'spice'")),
+    Bad("two horizons", rollout(), ("'rollout_horizon' is 5", "H = 2")),
+    Bad("criticality of control", plan(), ("criticality control", "Robot.Control")),
+    Bad("budget of nothing", plan(), ("budget_ms", "-1", "positive")),
     Bad("goal weights", plan(goal=wire.Goal(frames=frames(PIXELS[:1]), weights=numbers((1,)))), ("unknown tensor 'goal_weights'",)),
     Bad("extrinsics", plan(context=context(extrinsics=numbers((2, 6)))), ("unknown tensor 'extrinsics'",)),
     Bad("output of a goal distance", rollout(), ("unknown option 'output'",)),
@@ -160,8 +169,11 @@ BAD = [
         ("'frames'", "shared memory", "`data`"), UNIMPLEMENTED),
     Bad("message too large", encode(frames=frames(np.zeros((1, 1200, 1200, 3), np.uint8))), ("larger than max",), EXHAUSTED),
 ]  # fmt: skip
-next(bad for bad in BAD if bad.name == "budget of nothing").request.options.budget_ms = -1
-next(bad for bad in BAD if bad.name == "output of a goal distance").request.rollout.output = 2
+BY_NAME = {bad.name: bad.request for bad in BAD}
+BY_NAME["budget of nothing"].options.budget_ms = -1
+BY_NAME["criticality of control"].options.criticality = request_pb2.CRITICALITY_CONTROL
+BY_NAME["output of a goal distance"].rollout.output = wire.Rollout.OUTPUT_GOAL_DISTANCE
+BY_NAME["two horizons"].rollout.model_options["rollout_horizon"].integer = 5
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serving import MAX_POLLS, Serving, assert_nothing_is_held, held, steps_total
 
 from mstar_rt.client import Client, PlanImprovement
-from mstar_rt.errors import Cancelled, Unavailable
+from mstar_rt.errors import Cancelled, DeadlineExceeded, Unavailable
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 
@@ -26,11 +26,11 @@ FRAMES, GOAL = (
     RNG.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8),
     RNG.integers(0, 256, (1, 64, 64, 3), dtype=np.uint8),
 )
-LONG = {"num_samples": 40, "num_elites": 8, "rollout_horizon": 2, "num_iterations": 100}
-STEPS_OF_LONG = 100 * 5
+LONG = {"num_samples": 200, "num_elites": 8, "rollout_horizon": 4, "num_iterations": 100}
+STEPS_OF_LONG = 100 * 7
 SHORT = {"num_samples": 8, "num_elites": 4, "rollout_horizon": 1, "num_iterations": 1}
 FEW_STEPS = 60
-"""What may still run while the news of an end travels; a plan that was not stopped runs hundreds."""
+"""What may run while the news of an end travels on a busy machine; a plan that was not stopped runs hundreds."""
 
 PLANNING_CLIENT = """
 import sys
@@ -38,7 +38,7 @@ import numpy as np
 from mstar_rt.client import connect
 address, how = sys.argv[1:]
 frames = np.random.default_rng(6).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
-options = dict(num_samples=40, num_elites=8, rollout_horizon=2, num_iterations=100)
+options = dict(num_samples=200, num_elites=8, rollout_horizon=4, num_iterations=100)
 client = connect(address)
 if how == "plan":
     stream = client.plan_stream("tiny", frames[:1], frames[2:], np.zeros(7), **options)
@@ -109,6 +109,13 @@ def test_a_cancelled_stream_stops_within_a_step(client: Client, how: str) -> Non
     assert_nothing_is_held(client)
 
 
+def test_a_call_whose_time_is_up_leaves_nothing(client: Client) -> None:
+    with pytest.raises(DeadlineExceeded):
+        list(client.rollout("tiny", FRAMES[:1], np.zeros((200, 32, 7)), np.zeros(7), timeout_s=0.1))
+    assert_nothing_is_held(client)
+    plan_once(client)
+
+
 @pytest.fixture
 def health(serving: Serving) -> Iterator[Any]:
     with grpc.insecure_channel(serving.address) as channel:
@@ -123,9 +130,10 @@ def test_a_killed_worker_is_noticed_at_once_and_comes_back(serving: Serving, cli
         for session in (lost, kept):
             session.set_goal(GOAL)
             session.observe(FRAMES, np.zeros(7), context_actions=np.zeros((1, 7)))
-        stream = client.plan_stream("small", FRAMES[:1], GOAL, np.zeros(7), **{**LONG, "num_samples": 24})
-        assert isinstance(next(stream), PlanImprovement)
         pid = serving.worker_pids()[1]
+        options = {**LONG, "num_samples": 25, "rollout_horizon": 3}
+        stream = client.plan_stream("small", FRAMES[:1], GOAL, np.zeros(7), **options)
+        assert isinstance(next(stream), PlanImprovement)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(Unavailable, match=r"worker of rank 1 ended with status -9; try again in 1 s"):
             list(stream)

@@ -19,7 +19,7 @@ from mstar_rt.transport.deployment_directory import sweep_dead
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 WAYS = ("term", "interrupt", "kill")
-LONG = {"num_samples": 64, "num_elites": 8, "rollout_horizon": 3, "num_iterations": 100}
+LONG = {"num_samples": 200, "num_elites": 8, "rollout_horizon": 4, "num_iterations": 100}
 STOP_TIMEOUT_S = 20
 
 

@@ -11,7 +11,7 @@ from mstar_rt.nn.norms import normalise_latents
 from world_models.vjepa2.config import PredictorConfig
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train import predictor_training
-from world_models.vjepa2.train.imagination import Imagination, predict_known
+from world_models.vjepa2.train.imagination import Imagination
 from world_models.vjepa2.train.predictor_training import (
     Transitions,
     prediction_losses,
@@ -56,7 +56,7 @@ def predictor() -> ActionPredictor:
 def test_steps_with_kept_keys_equal_the_dense_forward(predictor: ActionPredictor) -> None:
     latents, actions, states = _inputs(5)
     dense = normalise_latents(predictor(latents, actions, states))
-    imagination = Imagination(predictor)
+    imagination = Imagination(predictor, 3)
     for frame in range(5):
         step = imagination.step(latents[:, frame], actions[:, frame], states[:, frame])
         torch.testing.assert_close(step, dense[:, frame], atol=2e-5, rtol=0)
@@ -92,7 +92,7 @@ def test_start_is_persistence_and_feels_the_action() -> None:
     predictor = ActionPredictor(CONFIG)
     start_near_identity(predictor)
     latents, actions, states = _inputs(1)
-    out, _ = predict_known(predictor, latents, actions, states)
+    out = normalise_latents(predictor(latents, actions, states))
     assert (out - latents).abs().mean() < 0.1
     embedded = torch.nn.functional.layer_norm(predictor.action_encoder(torch.tensor([[0.05] + [0.0] * 6])), (32,))
     still = torch.nn.functional.layer_norm(predictor.action_encoder(torch.zeros(1, 7)), (32,))

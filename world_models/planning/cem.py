@@ -83,6 +83,11 @@ def fitted_to(mean: torch.Tensor, horizon: int) -> torch.Tensor:
     return torch.cat([mean[:horizon], rest])
 
 
+def within_reach(mean: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """A mean [H, 4] of a search that reached farther, as a start for one that moves at most `max_norm` per axis."""
+    return torch.cat([mean[:, :3].clamp(-max_norm, max_norm), mean[:, 3:]], dim=-1)
+
+
 def candidates(gaussian: Gaussian, noise: torch.Tensor, settings: CemSettings) -> torch.Tensor:
     """Candidate action sequences.
 

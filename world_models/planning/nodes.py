@@ -12,6 +12,9 @@ from mstar_rt.model import NodeCall, NodeResult
 from world_models.planning import cem
 from world_models.planning.pose import integrate_all
 
+REACH_TOLERANCE = 1e-5
+"""A plan that reaches as far as it may comes back rounded."""
+
 
 class SearchNode:
     """One call after the other: the arrays are tiny."""
@@ -32,7 +35,7 @@ class SearchStart(SearchNode):
     def run_one(self, call: NodeCall) -> NodeResult:
         settings = settings_from(call.params)
         horizon = call.params["rollout_horizon"]
-        gaussian = cem.initial_gaussian(horizon, settings, _first_mean(call, horizon))
+        gaussian = cem.initial_gaussian(horizon, settings, _first_mean(call, horizon, settings))
         rng_state = cem.seeded_rng_state(call.params["seed"])
         return NodeResult({"mean": gaussian.mean, "std": gaussian.std, "rng_state": rng_state})
 
@@ -127,22 +130,29 @@ def _pins(dims: Sequence[float], values: Sequence[float]) -> dict[int, float]:
     return {int(dimension): float(value) for dimension, value in zip(dims, values, strict=True)}
 
 
-def _first_mean(call: NodeCall, horizon: int) -> torch.Tensor | None:
+def _first_mean(call: NodeCall, horizon: int, settings: cem.CemSettings) -> torch.Tensor | None:
     given, warm = call.inputs["initial_mean"], call.inputs["warm_mean"]
     if given is not None:
         if call.params["warm_start"]:
             raise InvalidArgument("both initial_mean and warm_start are given, expected one of them")
-        return _searched(given.to("cpu", torch.float32), horizon)
+        return _searched(given.to("cpu", torch.float32), horizon, settings)
     if warm is None or not call.params["warm_start"]:
         return None
-    return cem.fitted_to(warm.to("cpu"), horizon)
+    return cem.within_reach(cem.fitted_to(warm.to("cpu"), horizon), settings.max_norm)
 
 
-def _searched(actions: torch.Tensor, horizon: int) -> torch.Tensor:
+def _searched(actions: torch.Tensor, horizon: int, settings: cem.CemSettings) -> torch.Tensor:
     if actions.shape != (horizon, 7):
         raise InvalidArgument(f"tensor 'initial_mean' has shape {list(actions.shape)}, expected [{horizon}, 7]")
     if actions[:, 3:6].any():
         raise InvalidArgument("tensor 'initial_mean' has a rotation, but only x, y, z and gripper are searched")
+    free = [dimension for dimension in range(3) if dimension not in settings.pins]
+    farthest = float(actions[:, free].abs().max()) if free else 0.0
+    if farthest > settings.max_norm * (1 + REACH_TOLERANCE):
+        raise InvalidArgument(
+            f"tensor 'initial_mean' moves {farthest:.4g} m along an axis in one step, expected at most "
+            f"max_displacement = {settings.max_norm:.4g}"
+        )
     return cem.without_rotation(actions)
 
 

@@ -70,7 +70,8 @@ def plan_params(defaults: PlannerDefaults, max_horizon: int) -> tuple[ParamSpec,
         ),
         ParamSpec("seed", "int", 0, "equal seeds and inputs give equal plans", minimum=0, maximum=2**63 - 1),
         ParamSpec(
-            "warm_start", "bool", False, "start from the session's last plan, one step on; cold if there is none"
+            "warm_start", "bool", False,
+            "start from the session's last plan, one step on and within max_displacement; cold if there is none",
         ),
         ParamSpec(
             "convergence_tolerance", "float", 0.0, "stop when the std of x, y and z is below; 0 never stops early",

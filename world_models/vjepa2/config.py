@@ -224,10 +224,10 @@ PRESETS: dict[str, VJepa2Config] = {
             EncoderConfig(dim=128, depth=4, num_heads=4, mlp_dim=512, image_size=64, patch_size=32),
             PredictorConfig(
                 latent_dim=128, dim=128, depth=4, num_heads=4, mlp_dim=512, grid_rows=2, grid_columns=2,
-                trained_frames=4,
+                trained_frames=7,
             ),
             planner=PlannerDefaults(
-                rollout_horizon=3, num_samples=96, num_elites=12, num_iterations=3, pinned=((2, 0.0), (3, 0.0))
+                rollout_horizon=3, num_samples=64, num_elites=8, num_iterations=3, pinned=((2, 0.0), (3, 0.0))
             ),
         ),
     )

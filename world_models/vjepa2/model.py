@@ -142,7 +142,7 @@ def _rollout_outputs(config: VJepa2Config) -> tuple[TensorSpec, ...]:
 
 def _plan_starts() -> tuple[TensorSpec, ...]:
     return (
-        _tensor("initial_mean", ("H", 7), "mean before the first iteration, no rotation; unset: zeros", POSE_UNITS),
+        _tensor("initial_mean", ("H", 7), "first mean, no rotation, within max_displacement; unset: zeros", POSE_UNITS),
         _tensor("warm_mean", ("W", 4), "mean (x, y, z, gripper) that the session's last plan left", "m"),
     )
 

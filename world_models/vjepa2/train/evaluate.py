@@ -37,7 +37,7 @@ def imagination_errors(
     for start in starts:
         first = imagined = held_out.latents[:, start].float()
         state = held_out.states[:, start]
-        imagination = Imagination(predictor)
+        imagination = Imagination(predictor, len(state))
         for step in range(1, max(steps) + 1):
             action = held_out.actions[:, start + step - 1]
             imagined = imagination.step(imagined, action, state)

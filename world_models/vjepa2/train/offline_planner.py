@@ -66,7 +66,7 @@ class OfflinePlanner:
         flat = torch.nn.functional.pad(actions.flatten(0, 1), (0, 5))
         state = torch.nn.functional.pad(positions, (0, 5)).repeat_interleave(num_samples, 0)
         imagined = latents.repeat_interleave(num_samples, 0)
-        imagination = Imagination(self._predictor)
+        imagination = Imagination(self._predictor, len(flat))
         for step in range(actions.shape[2]):
             imagined = imagination.step(imagined, flat[:, step], state)
             state = state + flat[:, step]

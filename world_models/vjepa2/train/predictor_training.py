@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from mstar_rt.nn.norms import normalise_latents
 from world_models.vjepa2.config import PredictorConfig
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.episodes import Episodes
-from world_models.vjepa2.train.imagination import predict_known
+from world_models.vjepa2.train.imagination import Imagination
 
 WINDOW_FRAMES = 8
 ROLLOUT_STEPS = 3
@@ -167,13 +168,15 @@ def prediction_losses(
 
     Args: latents [B, T, P, D]; actions [B, T-1, 7]; states [B, T-1, 7] measured.
     """
-    known, imagination = predict_known(predictor, latents[:, :-1], actions, states)
+    known = normalise_latents(predictor(latents[:, :-1], actions, states))
     losses = [(known - latents[:, 1:]).abs().mean()]
-    imagined, state = known[:, 0], states[:, 0]
-    for step in range(1, ROLLOUT_STEPS):
-        state = state + actions[:, step - 1]
+    imagination = Imagination(predictor, len(latents))
+    imagined, state = latents[:, 0], states[:, 0]
+    for step in range(ROLLOUT_STEPS):
         imagined = imagination.step(imagined, actions[:, step], state)
-        losses.append((imagined - latents[:, step + 1]).abs().mean())
+        state = state + actions[:, step]
+        if step > 0:
+            losses.append((imagined - latents[:, step + 1]).abs().mean())
     return torch.stack(losses)
 
 
