@@ -18,6 +18,10 @@ import yaml
 from mstar_rt.errors import ConfigError, nearest
 
 
+PATH_OPTIONS = ("config",)
+"""Options of any model family that name a file."""
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """The network edge. `port` 0 takes a free one. Binding beyond loopback needs `insecure: true`."""
@@ -76,6 +80,11 @@ class DeploymentConfig:
     def resolve(self, path: str) -> str:
         """A path in the file is relative to the file; absolute ones stay."""
         return path if not path or os.path.isabs(path) else str((Path(self.base_dir) / path).resolve())
+
+    def resolve_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """A model's options, with those that are paths resolved like the checkpoint's."""
+        paths = {name: self.resolve(options[name]) for name in PATH_OPTIONS if isinstance(options.get(name), str)}
+        return {**options, **paths}
 
 
 def load_deployment(path: str | Path) -> DeploymentConfig:

@@ -41,7 +41,9 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 
 def declare_model(config: DeploymentConfig, model: ModelConfig) -> ServedModel:
-    declared: ServedModel = load_declare(model.family)(model.name, config.resolve(model.checkpoint), model.options)
+    declared: ServedModel = load_declare(model.family)(
+        model.name, config.resolve(model.checkpoint), config.resolve_options(model.options)
+    )
     return declared
 
 

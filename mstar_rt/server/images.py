@@ -19,6 +19,8 @@ OFF_LOOP_BYTES = 32 << 10
 
 MAX_IMAGES = 1024
 MAX_PIXELS = 1 << 24
+MAX_REQUEST_PIXELS = 1 << 26
+"""A few kilobytes of PNG can hold many million pixels, which nobody has compared with the model's frames yet."""
 
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
@@ -47,12 +49,19 @@ async def decode_frames(frames: tensor_pb2.Frames, name: str) -> np.ndarray:
 
 
 def _decode_all(images: list[tensor_pb2.Image], name: str) -> np.ndarray:
-    arrays = [decode_image(image, f"{name}[{i}]") for i, image in enumerate(images)]
-    for i, array in enumerate(arrays):
+    arrays: list[np.ndarray] = []
+    for i, image in enumerate(images):
+        array = decode_image(image, f"{name}[{i}]")
+        arrays.append(array)
         if array.shape != arrays[0].shape:
             raise InvalidArgument(
                 f"'{name}[{i}]' is {_size_text(array.shape)}, '{name}[0]' is {_size_text(arrays[0].shape)}: "
                 "all frames of a request must have one size"
+            )
+        if (i + 1) * array.shape[0] * array.shape[1] > MAX_REQUEST_PIXELS:
+            raise InvalidArgument(
+                f"the {len(images)} images of {name!r} are {_size_text(array.shape)} each, together at most "
+                f"{MAX_REQUEST_PIXELS} pixels are decoded"
             )
     return np.stack(arrays)
 

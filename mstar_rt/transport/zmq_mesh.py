@@ -135,6 +135,20 @@ class ZmqMesh:
         return socket
 
 
+def _drop(outbox: zmq.Socket[bytes]) -> None:
+    """Close it, and make sure that what waits in it is never sent.
+
+    Closing alone takes effect at some later time, and a successor of the peer that binds before gets what waits.
+    In-process sockets have no such time, and ZeroMQ may never end a context in which one was disconnected from an
+    unbound name.
+    """
+    path = outbox.last_endpoint
+    if isinstance(path, bytes) and path.startswith(b"ipc:"):
+        outbox.set(zmq.LINGER, 0)
+        outbox.disconnect(path)
+    outbox.close(0)
+
+
 class ZmqEndpoint:
     """See `ControlEndpoint`."""
 
@@ -199,10 +213,7 @@ class ZmqEndpoint:
         with self._send_lock:
             outbox = self._outboxes.pop(check_address(address), None)
             if outbox is not None:
-                # Closing alone takes effect at some later time, and a successor that binds before gets what waits.
-                outbox.set(zmq.LINGER, 0)
-                outbox.disconnect(outbox.last_endpoint)
-                outbox.close(0)
+                _drop(outbox)
 
     def close(self) -> None:
         with self._send_lock:

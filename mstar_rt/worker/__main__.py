@@ -63,7 +63,8 @@ def _load(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> d
     models = {}
     for model in config.models:
         if model.name in names:
-            declared = load_declare(model.family)(model.name, config.resolve(model.checkpoint), model.options)
+            options = config.resolve_options(model.options)
+            declared = load_declare(model.family)(model.name, config.resolve(model.checkpoint), options)
             models[model.name] = load_model(declared, worker)
     return models
 

@@ -81,3 +81,5 @@ def test_paths_are_relative_to_the_file(tmp_path: Any) -> None:
     assert config.resolve(config.models[0].checkpoint) == str(tmp_path / "w.pt")
     assert config.resolve("/abs/w.pt") == "/abs/w.pt"
     assert config.resolve("") == ""
+    assert config.resolve_options({"config": "d.json", "size": 3}) == {"config": str(tmp_path / "d.json"), "size": 3}
+    assert config.resolve_options({"config": 3}) == {"config": 3}

@@ -37,7 +37,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Itera
     try:
         yield running.wait()
     finally:
-        running.end()
+        said = running.end()
+    assert running.process.returncode == 0, said
 
 
 @pytest.fixture

@@ -42,6 +42,12 @@ def jpeg(data: bytes) -> tensor_pb2.Frames:
     return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[image]))
 
 
+def pngs(size: int, count: int) -> tensor_pb2.Frames:
+    data = cv2.imencode(".png", np.zeros((size, size, 3), np.uint8))[1].tobytes()
+    image = tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_PNG, data=data)
+    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[image] * count))
+
+
 def a_jpeg(size: int = SIZE) -> bytes:
     return bytes(cv2.imencode(".jpg", PIXELS[0, :size, :size])[1].tobytes())
 
@@ -135,6 +141,7 @@ BAD = [
     Bad("no images", encode(frames=tensor_pb2.Frames(images=tensor_pb2.ImageSequence())), ("'frames'", "0 images", "expected 1")),
     Bad("cut JPEG", encode(frames=jpeg(a_jpeg()[:200])), ("'frames[0]'", "JPEG", "cannot be decoded")),
     Bad("JPEG of random bytes", encode(frames=jpeg(RNG.bytes(500))), ("'frames[0]'", "JPEG", "cannot be decoded")),
+    Bad("PNG files that swell", encode(frames=pngs(4096, 40)), ("the 40 images", "4096 x 4096", "67108864 pixels")),
     Bad("context unset", plan(context=wire.Context(state=numbers((7,)))), ("context is empty", "frames or latents")),
     Bad("goal unset", wire.PlanRequest(model="tiny", context=context()), ("no goal", "expected one frame or its latents")),
     Bad("goal empty", plan(goal=wire.Goal()), ("goal is empty", "expected one frame or its latents")),

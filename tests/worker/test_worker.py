@@ -261,6 +261,26 @@ def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     rig.assert_clean()
 
 
+def test_the_refusal_does_not_wait_for_the_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(pages=1)
+    endpoint, waits_s = rig.worker._endpoint, []
+    receive = endpoint.receive
+
+    def receive_at_once(timeout_s: float | None) -> list[Any]:
+        waits_s.append(timeout_s)
+        return receive(0.0)
+
+    monkeypatch.setattr(endpoint, "receive", receive_at_once)
+    rig.start("big", [1.0] * 12, "remember", steps=1)
+    for _ in range(50):
+        rig.worker.turn(idle_wait_s=1.0)
+        rig.collect()
+        if rig.ends:
+            break
+    assert failed(rig, "big").code == "RESOURCE_EXHAUSTED"
+    assert waits_s[1:] == [0.0] * (len(waits_s) - 1), "only the first turn had nothing to do"
+
+
 def test_late_work_is_dropped_before_it_is_computed() -> None:
     rig = Rig()
     rig.start("late", [1.0], deadline_ns=1_000_000)
