@@ -17,7 +17,6 @@ import yaml
 
 from mstar_rt.errors import ConfigError, nearest
 
-
 PATH_OPTIONS = ("config",)
 """Options of any model family that name a file."""
 

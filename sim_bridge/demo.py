@@ -30,8 +30,8 @@ VIDEO_COLUMNS = 5
 VIDEO_GAP_PX = 6
 
 # Found by world_models/vjepa2/train/evaluate.py: the cheapest settings that succeed. z and gripper are pinned, as the
-# tabletop's rod cannot move them. The cost looks at the last imagined frame only, so a longer horizon is worse for reach:
-# the first of two steps would be free.
+# tabletop's rod cannot move them. The cost looks at the last imagined frame only, so a longer horizon is worse for
+# reach: the first of two steps would be free.
 PLANNER: dict[TaskKind, dict[str, Any]] = {
     "reach": {"rollout_horizon": 1, "num_samples": 32, "num_elites": 6, "num_iterations": 3},
     "push": {"rollout_horizon": 3, "num_samples": 64, "num_elites": 8, "num_iterations": 3},
