@@ -8,17 +8,24 @@ from typing import Any
 
 from mstar_rt.cache.sequence_store import SequenceStore
 from mstar_rt.message import NodeTime, StartWalk
-from mstar_rt.program import Firing, WalkRun
+from mstar_rt.program import Firing, Progress, WalkRun
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ActiveWalk:
-    """Progress, memory and times of one walk. `sequences` are the page tables by cache name."""
+    """Progress, memory and times of one walk. `sequences` are the page tables by cache name.
+
+    `inputs` and `times` are what the walk started from, to start it again after it gave its pages back; `emitted` are the
+    (name, iteration) that the client has, which are not sent twice. `arrival` grows with every walk of the worker.
+    """
 
     start: StartWalk
+    inputs: Mapping[str, Any]
+    times: Mapping[str, int]
     run: WalkRun
     sequences: Mapping[str, SequenceStore]
-    num_emitted: int = 0
+    arrival: int
+    emitted: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     node_times: dict[str, NodeTime] = field(default_factory=dict)
     loop_us: dict[str, float] = field(default_factory=dict)
     num_iterations: dict[str, int] = field(default_factory=dict)
@@ -40,6 +47,11 @@ class ActiveWalk:
 
     def note_flags(self, flags: tuple[str, ...]) -> None:
         self.flags.extend(flag for flag in flags if flag not in self.flags)
+
+    def start_again(self) -> Progress:
+        """From the beginning."""
+        self.run = WalkRun(self.run.program, self.times)
+        return Progress(self.run.start(self.inputs))
 
     def release(self) -> None:
         """Give back every page and drop every token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mstar_rt.clock import Clock
@@ -37,6 +37,7 @@ from mstar_rt.trace import TraceRing
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk, Scopes
 from mstar_rt.worker.loaded import LoadedModel
+from mstar_rt.worker.page_waiters import PageWaiters
 from mstar_rt.worker.scheduler import Scheduler, Unit
 from mstar_rt.worker.tensors import receive_tensor, send_tensor
 
@@ -66,7 +67,8 @@ class Worker:
         self._scheduler: Scheduler[Firing] = Scheduler(max_batch)
         self._active: dict[str, ActiveWalk] = {}
         self._scopes = Scopes()
-        self._waiting_for_pages: list[tuple[Unit[Firing], MstarError]] = []
+        self._page_waiters = PageWaiters()
+        self._num_walks = 0
         self._num_units = 0
         self._num_steps = 0
         self._num_batched = 0
@@ -79,15 +81,16 @@ class Worker:
 
     def turn(self, idle_wait_s: float) -> None:
         """Read the inbox, waiting for it only if there is nothing to do; then run one step."""
-        is_idle = not len(self._scheduler) and not self._waiting_for_pages
+        is_idle = not len(self._scheduler) and not self._page_waiters
         for envelope in self._endpoint.receive(idle_wait_s if is_idle else 0.0):
             self._handle(envelope.message)
         if self.stopped:
             return
+        self._fail_late_waiters()
         batch = self._scheduler.next_batch(self._clock.now_ns())
         if batch:
             self._run_step(batch)
-        elif self._waiting_for_pages:
+        elif self._page_waiters:
             self._break_page_deadlock()
 
     # --- inbox -------------------------------------------------------------------------------------------------------
@@ -124,7 +127,8 @@ class Worker:
             }
             times = {name: start.params[name] for name in program.params if name in start.params}
             run = WalkRun(program, times)  # type: ignore[arg-type]  # it checks that they are integers
-            active = ActiveWalk(start, run, loaded.new_sequences())
+            self._num_walks += 1
+            active = ActiveWalk(start, inputs, times, run, loaded.new_sequences(), self._num_walks)  # type: ignore[arg-type]
             self._active[start.request_id] = active
             self._add_ready(active, run.start(inputs))
         except MstarError as error:
@@ -204,7 +208,7 @@ class Worker:
         if active is None:
             return  # another unit of this request failed in the same step
         if outcome.shortage is not None:
-            self._waiting_for_pages.append((unit, outcome.shortage))
+            self._page_waiters.wait(unit, outcome.shortage)
             return
         if outcome.error is not None:
             self._fail(active.start, outcome.error)
@@ -215,14 +219,21 @@ class Worker:
         loops = tuple(program.loops[index].name for index in program.nodes[firing.node_index].loops)
         active.add_step(firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops)
         active.note_flags(outcome.result.flags)
+        result = outcome.result
+        self._continue(active, lambda: active.run.complete(firing, result.outputs, result.leave), firing.name)
+
+    def _continue(self, active: ActiveWalk, step: Callable[[], Progress], after: str = "the start") -> None:
+        """Route what a step of a walk brings about.
+
+        A model's batch_key, or a value that cannot be sent, must not take the other requests with it.
+        """
         try:
-            self._advance(active, active.run.complete(firing, outcome.result.outputs, outcome.result.leave))
+            self._advance(active, step())
         except MstarError as error:
             self._fail(active.start, error)
         except Exception as error:
-            # A model's batch_key, or a value that cannot be sent: it must not take the other requests with it.
-            logger.error("request %s cannot go on after node %s", active.request_id, firing.name, exc_info=error)
-            self._fail(active.start, Internal(f"what follows node {firing.name!r} failed ({type(error).__name__})"))
+            logger.error("request %s cannot go on after %s", active.request_id, after, exc_info=error)
+            self._fail(active.start, Internal(f"what follows node {after!r} failed ({type(error).__name__})"))
 
     def _advance(self, active: ActiveWalk, progress: Progress) -> None:
         self._emit(active, progress.emitted)
@@ -234,10 +245,13 @@ class Worker:
     def _emit(self, active: ActiveWalk, emissions: Sequence[Emission]) -> None:
         start = active.start
         for emission in emissions:
+            key = (emission.name, emission.iteration)
+            if key in active.emitted:
+                continue  # before the walk started again
             ref = send_tensor(self._plane, emission.value, start.reply_to)
-            record = Emitted(start.request_id, start.walk, active.num_emitted, emission.name, emission.iteration, ref)
+            record = Emitted(start.request_id, start.walk, len(active.emitted), emission.name, emission.iteration, ref)
             self._endpoint.send(start.reply_to, record)
-            active.num_emitted += 1
+            active.emitted.add(key)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
@@ -247,7 +261,7 @@ class Worker:
         done = WalkDone(
             request_id=start.request_id,
             walk=start.walk,
-            num_emitted=active.num_emitted,
+            num_emitted=len(active.emitted),
             node_times=active.node_times,
             loop_us=active.loop_us,
             num_iterations=active.run.num_iterations,
@@ -267,8 +281,11 @@ class Worker:
             return
         active.release()
         self._scheduler.remove_request(request_id)
-        waiting, self._waiting_for_pages = self._waiting_for_pages, []
-        self._scheduler.add(unit for unit, _ in waiting if unit.request_id != request_id)
+        self._page_waiters.forget(request_id)
+        self._scheduler.add(self._page_waiters.take_waiting())
+        resumed = self._page_waiters.take_oldest_suspended()
+        if resumed is not None:
+            self._continue(resumed, resumed.start_again)
 
     def _drop_late(self, unit: Unit[Firing]) -> bool:
         """True if the unit need not run: its request is gone, or can no longer be answered in time."""
@@ -287,15 +304,33 @@ class Worker:
         return True
 
     def _break_page_deadlock(self) -> None:
-        """Every request that could run waits for pages that the others hold: the last to arrive gives way."""
-        unit, shortage = max(self._waiting_for_pages, key=lambda waiting: waiting[0].arrival)
+        """Every walk waits for pages that the others hold: the youngest gives its own back and starts again later.
+
+        A walk that finds no pages although it is alone cannot be served.
+        """
+        running = [walk for walk in self._active.values() if not self._page_waiters.is_suspended(walk)]
+        if len(running) > 1:
+            youngest = max(running, key=lambda walk: walk.arrival)
+            youngest.release()
+            self._page_waiters.suspend(youngest)
+            self._scheduler.add(self._page_waiters.take_waiting())
+            return
+        unit, shortage = self._page_waiters.last_shortage()
         self._fail(
             self._active[unit.request_id].start,
             ResourceExhausted(
-                f"node {unit.work.name!r} found no pages, with {len(self._active)} request(s) here: {shortage}; "
+                f"node {unit.work.name!r} does not fit into this worker's pages, even alone: {shortage}; "
                 "ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
             ),
         )
+
+    def _fail_late_waiters(self) -> None:
+        """What waits for pages past its deadline need not have them any more."""
+        now_ns = self._clock.now_ns()
+        for request_id in list(self._page_waiters.request_ids()):
+            walk = self._active.get(request_id)
+            if walk is not None and walk.start.deadline_ns is not None and now_ns >= walk.start.deadline_ns:
+                self._fail(walk.start, DeadlineExceeded("the deadline passed while the request waited for pages"))
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges of this worker by name."""

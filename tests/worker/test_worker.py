@@ -238,18 +238,47 @@ def test_cancel_frees_everything_within_one_step() -> None:
     rig.assert_clean()
 
 
-def test_more_demand_than_pages_is_served_in_turn() -> None:
-    rig = Rig(pages=4)
-    for i in range(6):
-        rig.start(f"r{i}", [float(i)] * 4, "remember", steps=2)
+@pytest.mark.parametrize("pages", [2, 4, 7])
+def test_more_demand_than_pages_is_served_in_turn(pages: int) -> None:
+    rig, alone = Rig(pages=pages), Rig()
+    requests = {f"r{i}": ([float(i)] * (1 + i % 4), 1 + i % 2) for i in range(8)}
+    for name, (x, steps) in requests.items():
+        rig.start(name, x, "remember", steps)
     rig.run()
-    assert all(isinstance(end, WalkDone) or end.code == "RESOURCE_EXHAUSTED" for end in rig.ends.values())
-    assert len(rig.ends) == 6
-    assert sum(isinstance(end, WalkDone) for end in rig.ends.values()) >= 2
+    for name, (x, steps) in requests.items():
+        assert isinstance(rig.ends[name], WalkDone), rig.ends[name]
+        alone.start(name, x, "remember", steps)
+        alone.run()
+        assert len(rig.emitted[name]) == steps
+        for got, expected in zip(rig.emitted[name], alone.emitted[name], strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
     rig.assert_clean()
-    rig.start("next", [1.0], "remember")
+
+
+def test_walks_that_fill_the_pages_between_them_all_finish() -> None:
+    # Each needs 3 of 4 pages and holds some before it finds the others gone.
+    rig = Rig(pages=4)
+    for i in range(5):
+        rig.start(f"r{i}", [float(i)] * 4, "remember", steps=3)
     rig.run()
-    assert isinstance(rig.ends["next"], WalkDone)
+    assert all(isinstance(rig.ends[f"r{i}"], WalkDone) for i in range(5))
+    assert all(len(rig.emitted[f"r{i}"]) == 3 for i in range(5))
+    rig.assert_clean()
+
+
+def test_a_walk_that_waits_for_pages_past_its_deadline_fails_and_can_be_cancelled() -> None:
+    rig = Rig(pages=4)
+    rig.start("old", [1.0] * 4, "remember", steps=3)
+    rig.start("late", [1.0] * 4, "remember", steps=3, deadline_ns=1_000_000)
+    rig.start("gone", [1.0] * 4, "remember", steps=3)
+    rig.turn(3)
+    rig.clock.advance_ns(2_000_000)
+    rig.conductor.send("worker/0", CancelRequest("gone"))
+    rig.run()
+    assert isinstance(rig.ends["old"], WalkDone)
+    assert failed(rig, "late").code == "DEADLINE_EXCEEDED"
+    assert "gone" not in rig.ends
+    rig.assert_clean()
 
 
 def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
