@@ -7,6 +7,8 @@ import asyncio
 import importlib
 import importlib.util
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +24,21 @@ BENCHMARKS = ("runtime", "plan")
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
-    if rest and args.command not in ("demo", "bench"):
+    if rest and args.command != "demo":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    logging.basicConfig(level=log_level(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
+        logging.basicConfig(level=log_level(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
         return int(args.run(args, rest))
+    except BrokenPipeError:
+        # Whoever read our output has read enough; keep the interpreter from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(
+            f"mstar-rt: {error.strerror or error}: {error.filename}" if error.filename else f"mstar-rt: {error}",
+            file=sys.stderr,
+        )
+        return 2
     except MstarError as error:
         print(f"mstar-rt: {error}", file=sys.stderr)
         return 2
@@ -42,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start a deployment and serve it over gRPC")
     serve.add_argument("config", help="deployment file, e.g. configs/tabletop.yaml")
     serve.add_argument("--port", type=int, help="instead of the port in the file; 0 takes a free one")
+    serve.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # stop when this process ends
     serve.set_defaults(run=_serve)
 
     check = commands.add_parser("check", help="validate a deployment file and print what runs where")
@@ -61,8 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
 
-    bench = commands.add_parser("bench", help="measure, side by side with the native loop", add_help=False)
+    bench = commands.add_parser("bench", help="measure, side by side with the native loop")
     bench.add_argument("name", help=f"one of {', '.join(BENCHMARKS)}")
+    bench.add_argument("--quick", action="store_true", help="finish in 45 seconds")
+    bench.add_argument("--json", help="write the report to this file")
+    bench.add_argument("--png", help="write a plot to this file")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -71,7 +87,10 @@ def _serve(args: argparse.Namespace, _: list[str]) -> int:
     import dataclasses
 
     from mstar_rt.launch import serve
+    from mstar_rt.lifetime import end_with_parent
 
+    if args.parent is not None:
+        end_with_parent(args.parent, signal.SIGTERM)
     config = load_deployment(args.config)
     if args.port is not None:
         if not 0 <= args.port <= 65535:
@@ -82,11 +101,16 @@ def _serve(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _check(args: argparse.Namespace, _: list[str]) -> int:
-    from mstar_rt.launch import declare_models, place_models
+    from mstar_rt.launch import declare_models, edge_config, place_models
+    from mstar_rt.server.edge import check_edge_config
 
     config = load_deployment(args.config)
     models = declare_models(config)
     placement = place_models(config, models)
+    check_edge_config(edge_config(config))
+    for model in models.values():
+        if model.checkpoint and not Path(model.checkpoint).is_file():
+            raise ConfigError(f"model {model.name!r}: no weights file at {model.checkpoint}; check the path")
     print(f"{args.config}: deployment {config.name!r} on {config.server.host}:{config.server.port}")
     for worker in config.workers:
         print(f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)")
@@ -128,12 +152,12 @@ def _demo(_: argparse.Namespace, rest: list[str]) -> int:
     return int(importlib.import_module("sim_bridge.demo").main(rest))
 
 
-def _bench(args: argparse.Namespace, rest: list[str]) -> int:
+def _bench(args: argparse.Namespace, _: list[str]) -> int:
     if args.name not in BENCHMARKS:
         raise NotFound(f"no benchmark {args.name!r}, {nearest(args.name, BENCHMARKS)}")
     if importlib.util.find_spec("benchmarks") is None:
         raise ConfigError("the benchmarks lie in the repository: run from a checkout, with pip install -e .")
-    return int(importlib.import_module(f"benchmarks.{args.name}").main(rest))
+    return int(importlib.import_module(f"benchmarks.{args.name}").main(args))
 
 
 if __name__ == "__main__":

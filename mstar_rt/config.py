@@ -6,7 +6,9 @@ The only room that reads the environment.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -16,6 +18,11 @@ from typing import Any
 import yaml
 
 from mstar_rt.errors import ConfigError, nearest
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
+WORKER_LIMITS = {"threads": 256, "max_batch": 4096, "kv_memory_mb": 1 << 20, "shared_memory_mb": 1 << 20}
+MAX_WARMUP_TIMEOUT_S = 86400.0
 
 PATH_OPTIONS = ("config",)
 """Options of any model family that name a file."""
@@ -34,7 +41,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """One worker process. `threads` are torch's intra-op threads; `nice` raises or lowers its priority."""
+    """One worker process. `device` is "cpu", "cuda" or "cuda:<n>"; `threads` are torch's intra-op threads."""
 
     rank: int
     device: str = "cpu"
@@ -86,11 +93,30 @@ class DeploymentConfig:
         return {**options, **paths}
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader, which also refuses a key that is given twice: one of the two would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    loader = _StrictLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 def load_deployment(path: str | Path) -> DeploymentConfig:
     """Read one deployment file."""
     file = Path(path)
     try:
-        data = yaml.safe_load(file.read_text())
+        data = _read_yaml(file.read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file at {path}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -123,14 +149,30 @@ def config_from_plain(data: dict[str, Any]) -> DeploymentConfig:
 def _check(config: DeploymentConfig, where: str) -> None:
     if not config.models:
         raise ConfigError(f"{where}: 'models' is empty, name at least one model")
+    if not config.workers:
+        raise ConfigError(f"{where}: 'workers' is empty, name at least one worker")
+    for name in (config.name, *(model.name for model in config.models)):
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{where}: name {name!r} is not usable, expected letters, digits, '-', '_' and '.'")
     _unique([model.name for model in config.models], f"{where}.models: name")
     _unique([worker.rank for worker in config.workers], f"{where}.workers: rank")
     for worker in config.workers:
-        for name in ("threads", "max_batch", "kv_memory_mb", "shared_memory_mb"):
-            if getattr(worker, name) < 1:
-                raise ConfigError(f"{where}.workers: {name} is {getattr(worker, name)}, expected at least 1")
+        if worker.rank < 0:
+            raise ConfigError(f"{where}.workers: rank is {worker.rank}, expected at least 0")
+        if not DEVICE.fullmatch(worker.device):
+            raise ConfigError(f"{where}.workers: device is {worker.device!r}, expected 'cpu', 'cuda' or 'cuda:<n>'")
+        for name, limit in WORKER_LIMITS.items():
+            if not 1 <= getattr(worker, name) <= limit:
+                raise ConfigError(f"{where}.workers: {name} is {getattr(worker, name)}, expected 1 to {limit}")
         if worker.dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"{where}.workers: dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
+    if not 0 < config.warmup_timeout_s <= MAX_WARMUP_TIMEOUT_S:
+        raise ConfigError(
+            f"{where}.warmup_timeout_s is {config.warmup_timeout_s}, expected over 0, up to {MAX_WARMUP_TIMEOUT_S:g}"
+        )
+    for index, rule in enumerate(config.placement):
+        if not rule.nodes:
+            raise ConfigError(f"{where}.placement[{index}].nodes is empty, name nodes or '*'")
     if not 0 <= config.server.port <= 65535:
         raise ConfigError(f"{where}.server.port is {config.server.port}, expected 0 to 65535")
     if not 1 <= config.server.max_message_mb <= 1024:
@@ -182,7 +224,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 def log_level() -> str:
     """MSTAR_LOG, one of the logging module's level names; WARNING when unset."""
-    return os.environ.get("MSTAR_LOG", "WARNING").upper()
+    level = os.environ.get("MSTAR_LOG", "WARNING").upper()
+    if level not in logging.getLevelNamesMapping():
+        raise ConfigError(f"MSTAR_LOG is {level!r}, expected one of DEBUG, INFO, WARNING, ERROR")
+    return level
 
 
 KEEP_FREED_BYTES = str(1 << 30)

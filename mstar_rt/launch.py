@@ -17,7 +17,7 @@ from typing import Any
 from mstar_rt.clock import MonotonicClock
 from mstar_rt.conductor import Conductor
 from mstar_rt.config import DeploymentConfig, ModelConfig, WorkerConfig, config_to_plain, worker_environment
-from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
+from mstar_rt.errors import ConfigError, FailedPrecondition, MstarError, Unavailable
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
 from mstar_rt.placement import Placement, place
@@ -41,9 +41,17 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 
 def declare_model(config: DeploymentConfig, model: ModelConfig) -> ServedModel:
-    declared: ServedModel = load_declare(model.family)(
-        model.name, config.resolve(model.checkpoint), config.resolve_options(model.options)
-    )
+    """Raises: ConfigError: the family does not declare a model, or refuses these options."""
+    declare = load_declare(model.family)
+    options = config.resolve_options(model.options)
+    try:
+        declared = declare(model.name, config.resolve(model.checkpoint), options)
+    except MstarError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"family {model.family!r} cannot declare model {model.name!r}: {error}") from error
+    if not isinstance(declared, ServedModel):
+        raise ConfigError(f"family {model.family!r} declares a {type(declared).__name__}, expected a ServedModel")
     return declared
 
 
@@ -71,7 +79,7 @@ class Deployment:
     @property
     def address(self) -> str:
         """host:port of the gRPC server."""
-        return f"{self.config.server.host}:{self.edge.port}"
+        return self.edge.address
 
     async def wait_until_serving(self) -> None:
         """Return once every model serves.
@@ -161,7 +169,7 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
         dispatcher = Dispatcher(server_endpoint, plane, workers_of)
         tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(dispatcher.run())]
         try:
-            edge = await start_edge(_edge_config(config), models, dispatcher)
+            edge = await start_edge(edge_config(config), models, dispatcher)
             deployment = Deployment(config, models, placement, mesh, conductor, dispatcher, edge, server_endpoint)
             supervisors = [asyncio.create_task(deployment.supervise(worker)) for worker in config.workers]
             try:
@@ -203,7 +211,7 @@ async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = Non
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _edge_config(config: DeploymentConfig) -> EdgeConfig:
+def edge_config(config: DeploymentConfig) -> EdgeConfig:
     server = config.server
     return EdgeConfig(
         host=server.host,

@@ -37,5 +37,5 @@ def load_object(path: str) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot load {path!r}: {error}") from error

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mstar_rt.client import connect
 from mstar_rt.errors import InvalidArgument
 from sim_bridge.dashboard import Dashboard
 from sim_bridge.episode import EpisodeResult, EpisodeSettings, random_success_rate
@@ -27,6 +28,7 @@ REQUIRED_SUCCESS = {"reach": 0.8, "push": 0.6}
 RANDOM_LIMIT = 0.2
 VIDEO_FPS = 5.0
 VIDEO_COLUMNS = 5
+ADDRESS_TIMEOUT_S = 10.0
 VIDEO_GAP_PX = 6
 
 # Found by world_models/vjepa2/train/evaluate.py: the cheapest settings that succeed. z and gripper are pinned, as the
@@ -49,8 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = _run(args, address)
     summary = summarize(results, random_rates)
     summary["settings"] = {
-        "num_robots": args.robots, "control_hz": args.control_hz, "first_seed": args.seed, "planner": PLANNER,
-    }  # fmt: skip
+        "num_robots": args.robots,
+        "control_hz": args.control_hz,
+        "first_seed": args.seed,
+        "num_random_episodes_per_task": NUM_RANDOM_EPISODES,
+        "planner": PLANNER,
+    }
     _write(output, summary, results, 1e3 / args.control_hz)
     return _verdict(summary, output)
 
@@ -81,6 +87,8 @@ def _seeds(args: argparse.Namespace, count: int) -> range:
 @contextlib.contextmanager
 def _address(args: argparse.Namespace) -> Iterator[str]:
     if args.address:
+        with connect(args.address) as client:
+            client.wait_until_serving(ADDRESS_TIMEOUT_S, MODEL)
         yield args.address
         return
     print(f"starting the runtime with {CONFIG.name} ...", flush=True)

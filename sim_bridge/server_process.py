@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def served(config: Path) -> Iterator[str]:
     Raises:
         FailedPrecondition: the server ended before it served, with its own sentence.
     """
-    command = [sys.executable, "-m", "mstar_rt.cli", "serve", str(config), "--port", "0"]
+    command = [sys.executable, "-m", "mstar_rt.cli", "serve", str(config), "--port", "0", "--parent", str(os.getpid())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield _wait_for_address(process)

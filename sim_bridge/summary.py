@@ -74,6 +74,18 @@ def summarize(results: Sequence[EpisodeResult], random_rates: Mapping[str, float
         "num_plans": len(all_plan_ms),
         "ticks": sum(result.num_ticks for result in results),
         "missed_ticks": sum(result.num_missed for result in results),
+        "episodes": [
+            {
+                "task": r.kind,
+                "seed": r.seed,
+                "success": r.success,
+                "start_distance_mm": round(r.start_distance_m * 1e3, 1),
+                "final_distance_mm": round(r.final_distance_m * 1e3, 1),
+                "ticks": r.num_ticks,
+                "missed_ticks": r.num_missed,
+            }
+            for r in results
+        ],
         "errors": sum(r.error is not None for r in results),
         "error_messages": [f"{r.kind} {r.seed}: {r.error}" for r in results if r.error is not None],
     }

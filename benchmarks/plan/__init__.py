@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.native import planner
-from benchmarks.report import Check, Report, Row, arguments, finish, percentile_rows
+from benchmarks.report import Check, Report, Row, finish, percentile_rows
 from benchmarks.report.timing import alternate
 from benchmarks.served.deployment import Target, running
 from benchmarks.served.inputs import Scene, scene
@@ -26,8 +26,8 @@ ASKED = {1: 1.15, 2: 2.0, 4: 3.8}
 NATIVE, PLAIN, SERVED = "native loop", "same nodes, plain loop", "served over gRPC"
 
 
-def main(argv: Sequence[str]) -> int:
-    args = arguments("plan", argv)
+def main(args: argparse.Namespace) -> int:
+    """`args` has quick, json and png."""
     torch.set_num_threads(1)
     report = Report(
         "plan", {"samples": SAMPLES, "iterations": ITERATIONS, "dtype": "float32", "threads": 1, "quick": args.quick}

@@ -85,14 +85,6 @@ def percentile_rows(case: str, system: str, seconds: Sequence[float]) -> list[Ro
     return [Row(case, system, f"p{p}", float(v), "ms") for p, v in zip(PERCENTILES, values, strict=True)]
 
 
-def arguments(name: str, argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"mstar-rt bench {name}")
-    parser.add_argument("--quick", action="store_true", help="finish in 45 seconds")
-    parser.add_argument("--json", help="write the report to this file")
-    parser.add_argument("--png", help="write a plot to this file")
-    return parser.parse_args(argv)
-
-
 def finish(report: Report, args: argparse.Namespace) -> int:
     """Print the table and write the files. The exit status is 0 whether the checks hold or not."""
     _print(report)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 
 import numpy as np
 import torch
 
-from benchmarks.report import Report, Row, arguments, finish, percentile_rows
+from benchmarks.report import Report, Row, finish, percentile_rows
 from benchmarks.report.timing import alternate
 from benchmarks.served.deployment import Target, running
 from benchmarks.served.inputs import random_actions, scene
@@ -17,8 +17,8 @@ PLAIN, SERVED = "same nodes, plain loop", "served over gRPC"
 MAX_LATENT_ERROR = 1e-4
 
 
-def main(argv: Sequence[str]) -> int:
-    args = arguments("runtime", argv)
+def main(args: argparse.Namespace) -> int:
+    """`args` has quick, json and png."""
     torch.set_num_threads(1)
     report = Report("runtime", {"dtype": "float32", "threads": 1, "quick": args.quick})
     budget_s = 1.5 if args.quick else 15.0

@@ -20,7 +20,8 @@ class TensorSpec:
 
     `shape` mixes sizes and symbols: ("T", 64, 64, 3) accepts any T >= 1, and a symbol means one size in all tensors of
     a request. "T-1" is one less than T, which a tensor before this one must have. `dtypes` are numpy names of what is
-    accepted; nothing is converted, and the first is the usual one.
+    accepted; nothing is converted, and the first is the usual one. `max_abs` bounds every value in `units`: what is far
+    beyond what a robot or a network can mean would come out as numbers without meaning, or NaN.
     """
 
     name: str
@@ -30,6 +31,7 @@ class TensorSpec:
     units: str = ""
     optional: bool = False
     max_sizes: tuple[tuple[str, int], ...] = ()
+    max_abs: float | None = None
 
     def check(self, array: np.ndarray, sizes: dict[str, int], where: str) -> None:
         """Raise InvalidArgument unless `array` fits; `sizes` collects the symbols' sizes over a request's tensors."""
@@ -41,12 +43,18 @@ class TensorSpec:
         limits = dict(self.max_sizes)
         for size, want in zip(array.shape, self.shape, strict=True):
             expected = _expected_size(want, size, sizes)
-            if size != expected or size == 0:
+            if size == 0:
+                raise InvalidArgument(f"{label} has shape {list(array.shape)}, every size must be at least 1")
+            if size != expected:
                 raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}")
             if isinstance(want, str) and size > limits.get(want, size):
                 raise InvalidArgument(f"{label} has {want} = {size}, the limit of this model is {limits[want]}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidArgument(f"{label} holds NaN or infinity, every value must be finite")
+        largest = np.abs(array).max() if self.max_abs is not None and array.dtype.kind == "f" else 0.0
+        if self.max_abs is not None and largest > self.max_abs:
+            unit = f" {self.units}" if self.units else ""
+            raise InvalidArgument(f"{label} holds values up to {largest:g}, expected at most {self.max_abs:g}{unit}")
 
     def shape_text(self, sizes: Mapping[str, int] | None = None) -> str:
         known = sizes or {}

@@ -33,7 +33,10 @@ def read_torch_sections(path: Path, sections: Sequence[str]) -> dict[str, Weight
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # the loader raises many kinds for one fault: the file is not plain weights
-        raise CheckpointError(f"{path} cannot be read as plain weights: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(
+            f"{path} is damaged or holds more than tensors and plain containers ({type(error).__name__}), which is not "
+            "read; re-save its state dictionaries alone"
+        ) from error
     return {section: _section(path, content, section) for section in sections}
 
 

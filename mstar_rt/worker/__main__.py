@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import logging
@@ -17,6 +16,7 @@ import torch
 from mstar_rt.clock import MonotonicClock
 from mstar_rt.config import DeploymentConfig, WorkerConfig, config_from_plain, log_level
 from mstar_rt.errors import MstarError
+from mstar_rt.lifetime import end_with_parent
 from mstar_rt.message import WorkerReady
 from mstar_rt.registry import load_declare
 from mstar_rt.transport import ZmqMesh, shared_memory_plane
@@ -25,7 +25,6 @@ from mstar_rt.worker.warmup import warm_up
 from mstar_rt.worker.worker import Worker
 
 START_FAILED = 3
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -35,7 +34,7 @@ def main() -> int:
     parser.add_argument("--models", required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
-    _die_with_parent(args.parent)
+    end_with_parent(args.parent, signal.SIGKILL)
     logging.basicConfig(level=log_level(), format=f"%(asctime)s worker/{args.rank} %(levelname)s %(message)s")
     config = config_from_plain(json.load(sys.stdin))
     worker_config = next(worker for worker in config.workers if worker.rank == args.rank)
@@ -48,15 +47,13 @@ def main() -> int:
     except MstarError as error:
         print(error, flush=True)
         return START_FAILED
+    except Exception as error:
+        # Whatever it is, starting again would meet it again.
+        logging.getLogger(__name__).error("worker %d cannot start", args.rank, exc_info=error)
+        print(f"worker {args.rank} cannot start: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+        return START_FAILED
     _serve(args, worker_config, models, clock, started_s)
     return 0
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    """The kernel kills this process when the one that started it ends, however that ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit("the process that started this worker is gone")
 
 
 def _load(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> dict[str, LoadedModel]:

@@ -15,8 +15,8 @@ from mstar_rt.program import Firing, Progress, WalkRun
 class ActiveWalk:
     """Progress, memory and times of one walk. `sequences` are the page tables by cache name.
 
-    `inputs` and `times` are what the walk started from, to start it again after it gave its pages back; `emitted` are the
-    (name, iteration) that the client has, which are not sent twice. `arrival` grows with every walk of the worker.
+    `inputs` and `times` are what the walk started from, to start it again after it gave its pages back; `emitted` are
+    the (name, iteration) that the client has, which are not sent twice. `arrival` grows with every walk of the worker.
     """
 
     start: StartWalk

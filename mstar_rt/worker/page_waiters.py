@@ -13,9 +13,9 @@ from mstar_rt.worker.scheduler import Unit
 class PageWaiters:
     """Bookkeeping only; the worker decides.
 
-    `waiting` units keep what their walk has done so far and try again whenever a walk gives pages back. `suspended` walks
-    start again from their inputs, one whenever a walk ends, oldest first: the oldest walk is never suspended, so every
-    walk that fits alone is served in bounded time.
+    `waiting` units keep what their walk has done so far and try again whenever a walk gives pages back. `suspended`
+    walks start again from their inputs, one whenever a walk ends, oldest first: the oldest walk is never suspended, so
+    every walk that fits alone is served in bounded time.
     """
 
     def __init__(self) -> None:

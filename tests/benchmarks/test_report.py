@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.report import Check, Report, Row, arguments, finish, percentile_rows
+from benchmarks.report import Check, Report, Row, finish, percentile_rows
 from benchmarks.report.timing import alternate
 
 
@@ -29,7 +30,7 @@ def test_files_and_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str
     report = Report(
         "plan", {"threads": 1}, [Row("H=1", "served", "p50", 1.5, "ms")], [Check.at_least("ratio", 1.0, 2.0)]
     )
-    args = arguments("plan", ["--json", str(tmp_path / "r.json"), "--png", str(tmp_path / "r.png")])
+    args = Namespace(quick=True, json=str(tmp_path / "r.json"), png=str(tmp_path / "r.png"))
     assert finish(report, args) == 0
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["rows"] == [{"case": "H=1", "system": "served", "metric": "p50", "value": 1.5, "unit": "ms"}]

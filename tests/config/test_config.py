@@ -51,13 +51,22 @@ def test_plain_round_trip() -> None:
         (changed(workers=[{"rank": True}]), r"config.workers\[0\].rank is True, expected int"),
         (changed(workers=[{"rank": 0}, {"rank": 0}]), "config.workers: rank 0 is given twice"),
         (changed(workers=[{"rank": 0, "dtype": "fp8"}]), "dtype is 'fp8', expected 'float32' or 'bfloat16'"),
-        (changed(workers=[{"rank": 0, "threads": 0}]), "threads is 0, expected at least 1"),
+        (changed(workers=[{"rank": 0, "threads": 0}]), "threads is 0, expected 1 to 256"),
         (changed(workers={"rank": 0}), "config.workers is {'rank': 0}, expected a list"),
         (changed(models=[]), "'models' is empty"),
         (changed(models=[{"name": "a", "family": "f"}] * 2), "name 'a' is given twice"),
         (changed(server={"port": 70000}), "port is 70000, expected 0 to 65535"),
         (changed(server={"max_message_mb": 0}), "max_message_mb is 0, expected 1 to 1024"),
         (["x"], "expected a mapping"),
+        (changed(workers=[]), "'workers' is empty"),
+        (changed(workers=[{"rank": -1}]), "rank is -1, expected at least 0"),
+        (changed(workers=[{"rank": 0, "device": "cpuu"}]), "device is 'cpuu', expected 'cpu', 'cuda' or 'cuda:<n>'"),
+        (changed(workers=[{"rank": 0, "threads": 100000}]), "threads is 100000, expected 1 to 256"),
+        (changed(name=""), "name '' is not usable"),
+        (changed(models=[{"name": "a\nb", "family": "f"}]), "is not usable"),
+        (changed(placement=[{"model": "m", "nodes": []}]), r"placement\[0\].nodes is empty"),
+        (changed(warmup_timeout_s=float("nan")), "warmup_timeout_s is nan"),
+        (changed(warmup_timeout_s=-1), "warmup_timeout_s is -1"),
     ],
 )
 def test_bad_files_are_refused(data: Any, sentence: str) -> None:
@@ -68,6 +77,10 @@ def test_bad_files_are_refused(data: Any, sentence: str) -> None:
 def test_missing_and_broken_files(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="no configuration file"):
         load_deployment(tmp_path / "none.yaml")
+    twice = tmp_path / "twice.yaml"
+    twice.write_text("name: a\nserver: {port: 1, port: 2}\n")
+    with pytest.raises(ConfigError, match="key 'port' is given twice"):
+        load_deployment(twice)
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1")
     with pytest.raises(ConfigError, match="not valid YAML"):

@@ -91,7 +91,7 @@ def processes(
         ("an unknown rank", r"rank 3\b"),
         ("an unknown family", r"unknown model family 'vjepa_ac', did you mean 'vjepa2_ac'\?"),
         ("a port in use", r"port \d+ of 127\.0\.0\.1 is in use: stop what listens there, or choose another port"),
-        ("too little memory", r"kv_memory_mb is 0, expected at least 1"),
+        ("too little memory", r"kv_memory_mb is 0, expected 1 to"),
         ("no such checkpoint", r"no weights file at .*/nowhere\.pt; check the path"),
         ("a corrupt checkpoint", r"corrupt\.pt .*(not a torch weights file|cannot be read)"),
         ("a web page as checkpoint", r"page\.safetensors is not a readable safetensors file"),

@@ -16,6 +16,7 @@ import torch
 
 from world_models.planning.options import NUM_SEARCH_DIMS
 
+GRIPPER_DIM = 3
 GRIPPER_LIMIT = 0.75
 GRIPPER_DEADBAND = 0.25
 GRIPPER_CLOSED = 1.0

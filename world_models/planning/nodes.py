@@ -13,7 +13,7 @@ from world_models.planning import cem
 from world_models.planning.pose import integrate_all
 
 REACH_TOLERANCE = 1e-5
-"""A plan that reaches as far as it may comes back rounded."""
+"""A plan that reaches as far as it may, and a pin at its limit, come back rounded."""
 
 
 class SearchNode:
@@ -116,18 +116,25 @@ def settings_from(params: Mapping[str, Any]) -> cem.CemSettings:
         momentum_std=params["momentum_std"],
         momentum_mean_gripper=params["momentum_mean_gripper"],
         momentum_std_gripper=params["momentum_std_gripper"],
-        pins=_pins(params["pinned_dims"], params["pinned_values"]),
+        pins=_pins(params["pinned_dims"], params["pinned_values"], params["max_displacement"]),
         close_gripper=close_gripper,
     )
 
 
-def _pins(dims: Sequence[float], values: Sequence[float]) -> dict[int, float]:
+def _pins(dims: Sequence[float], values: Sequence[float], max_displacement: float) -> dict[int, float]:
     if len(dims) != len(values):
         raise InvalidArgument(f"there are {len(dims)} pinned_dims and {len(values)} pinned_values, expected as many")
     for dimension in dims:
         if dimension != int(dimension) or list(dims).count(dimension) > 1:
             raise InvalidArgument(f"option 'pinned_dims' is {tuple(dims)}, expected different whole numbers 0 to 3")
-    return {int(dimension): float(value) for dimension, value in zip(dims, values, strict=True)}
+    pins = {int(dimension): float(value) for dimension, value in zip(dims, values, strict=True)}
+    for dimension, value in pins.items():
+        limit = cem.GRIPPER_CLOSED if dimension == cem.GRIPPER_DIM else max_displacement
+        if abs(value) > limit + REACH_TOLERANCE:
+            raise InvalidArgument(
+                f"dimension {dimension} is pinned to {value:g}, expected at most {limit:g} either way"
+            )
+    return pins
 
 
 def _first_mean(call: NodeCall, horizon: int, settings: cem.CemSettings) -> torch.Tensor | None:

@@ -17,6 +17,10 @@ KNOWN_OPTIONS = ("preset", "config", "random_seed")
 MAX_ENCODE_FRAMES = 256
 MAX_SEQUENCES = 256
 FRAME_DTYPES = ("uint8", "float32")
+MAX_POSE = 10.0
+"""Metres and radians: no arm reaches further, and the state embedding has seen nothing like it."""
+MAX_LATENT = 1000.0
+"""Far over the square root of any latent's width, which bounds what is layer-normed."""
 POSE_UNITS = "m, rad (xyz Euler, base frame), gripper closedness"
 
 
@@ -127,7 +131,9 @@ def _context(config: VJepa2Config) -> tuple[TensorSpec, ...]:
 def _rollout_inputs(config: VJepa2Config) -> tuple[TensorSpec, ...]:
     limits = (("B", MAX_SEQUENCES), ("H", config.predictor.max_frames))
     return (
-        TensorSpec("actions", ("B", "H", 7), ("float32",), "deltas per step", POSE_UNITS, max_sizes=limits),
+        TensorSpec(
+            "actions", ("B", "H", 7), ("float32",), "deltas per step", POSE_UNITS, max_sizes=limits, max_abs=MAX_POSE
+        ),
         _tensor("states", ("B", "H", 7), "pose at which each action is taken; unset: integrated", POSE_UNITS),
     )
 
@@ -174,7 +180,8 @@ def _tensor(
     optional: bool = True,
     max_sizes: tuple[tuple[str, int], ...] = (),
 ) -> TensorSpec:
-    return TensorSpec(name, shape, ("float32",), doc, units, optional=optional, max_sizes=max_sizes)
+    max_abs = MAX_POSE if units == POSE_UNITS else MAX_LATENT
+    return TensorSpec(name, shape, ("float32",), doc, units, optional=optional, max_sizes=max_sizes, max_abs=max_abs)
 
 
 def _check_options(name: str, checkpoint: str, options: Mapping[str, Any]) -> None:

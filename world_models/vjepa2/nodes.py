@@ -61,6 +61,18 @@ def _networks(model: ServedModel, config: VJepa2Config, device: str, dtype: torc
     return load_networks(config, Path(model.checkpoint), device=device, dtype=dtype)
 
 
+def checked_finite(latents: torch.Tensor, network: str) -> torch.Tensor:
+    """`latents` themselves. NaN that got this far would come out as a plan with a cost of NaN.
+
+    Raises: FailedPrecondition: they hold NaN or infinity.
+    """
+    if not torch.isfinite(latents).all():
+        raise FailedPrecondition(
+            f"{network} gives NaN or infinity; check its weights, and that the inputs are in range"
+        )
+    return latents
+
+
 class Encode:
     """frames [T, H, W, 3] (uint8, or float32 as normalised) -> latents [T, P, D]; those of all calls make one batch."""
 
@@ -80,8 +92,8 @@ class Encode:
         if not frames:
             return []
         batches = torch.cat([normalise_frames(part, self._dtype) for part in frames]).split(ENCODER_BATCH)
-        latents = [self._encoder.encode_frames(batch).float() for batch in batches]
-        return list(torch.cat(latents).split([len(part) for part in frames]))
+        latents = torch.cat([self._encoder.encode_frames(batch).float() for batch in batches])
+        return list(checked_finite(latents, "the encoder").split([len(part) for part in frames]))
 
 
 class Observe(Encode):
@@ -232,7 +244,8 @@ class Predict:
         actions = torch.cat([call.inputs["actions"][:, call.iteration[-1]] for call in calls]).to(self._dtype)
         poses = torch.cat([call.inputs["poses"][:, call.iteration[-1]] for call in calls]).to(self._dtype)
         raw = self._predictor.step(latents, actions, poses, attention)
-        parts = normalise_latents(raw.float()).split([len(call.inputs["latent"]) for call in calls])
+        normalised = checked_finite(normalise_latents(raw.float()), "the predictor")
+        parts = normalised.split([len(call.inputs["latent"]) for call in calls])
         return [self._result(call, part) for call, part in zip(calls, parts, strict=True)]
 
     def _result(self, call: NodeCall, latent: torch.Tensor) -> NodeResult:
