@@ -10,16 +10,15 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from mstar_rt.client import answers, requests, results
+from mstar_rt.client import answers, arguments, requests, results
 from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
-from mstar_rt.client.channel import OPTIONS
+from mstar_rt.client.channel import OPTIONS, Connection
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.errors import Unavailable
-from mstar_rt.protos import runtime_pb2, runtime_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.errors import NotFound, Unavailable
+from mstar_rt.protos import runtime_pb2
 
 
 def connect_async(address: str = "127.0.0.1:50051") -> AsyncClient:
@@ -33,11 +32,8 @@ class AsyncClient:
     """See `blocking.Client` for what the methods take, give and raise. Cancelling a task cancels its call."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self._channel = grpc.aio.insecure_channel(address, OPTIONS)
-        self._world_model: Any = world_model_pb2_grpc.WorldModelStub(self._channel)
-        self._runtime: Any = runtime_pb2_grpc.RuntimeStub(self._channel)
-        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+        self.address = arguments.address(address)
+        self._connection = Connection(grpc.aio.insecure_channel(address, OPTIONS), address)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -48,7 +44,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._channel.close()
+        self._connection.closed = True
+        await self._connection.channel.close()
 
     # ---- world models
 
@@ -63,7 +60,9 @@ class AsyncClient:
     ) -> results.Encoding:
         request = requests.encode(model, frames, budget_ms, criticality)
         with translated(self.address):
-            return answers.encoding(await self._world_model.Encode(request, timeout=timeout_s))
+            return answers.encoding(
+                await self._connection.world_model.Encode(request, timeout=arguments.timeout_s(timeout_s))
+            )
 
     async def rollout(
         self,
@@ -72,7 +71,7 @@ class AsyncClient:
         actions: Numbers,
         state: Numbers | None = None,
         *,
-        latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         states: Numbers | None = None,
@@ -88,7 +87,7 @@ class AsyncClient:
             model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
             model_options,
         )  # fmt: skip
-        call = self._world_model.Rollout(request, timeout=timeout_s)
+        call = self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s))
         try:
             with translated(self.address):
                 async for answer in call:
@@ -106,8 +105,8 @@ class AsyncClient:
         goal_frames: Images | None,
         state: Numbers,
         *,
-        latents: np.ndarray | None = None,
-        goal_latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
+        goal_latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         budget_ms: float | None = None,
@@ -140,8 +139,8 @@ class AsyncClient:
         goal_frames: Images | None,
         state: Numbers,
         *,
-        latents: np.ndarray | None = None,
-        goal_latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
+        goal_latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         budget_ms: float | None = None,
@@ -154,7 +153,7 @@ class AsyncClient:
             model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
             criticality, True, options,
         )  # fmt: skip
-        call = self._world_model.Plan(request, timeout=timeout_s)
+        call = self._connection.world_model.Plan(request, timeout=arguments.timeout_s(timeout_s))
         improvements: list[results.PlanImprovement] = []
         try:
             with translated(self.address):
@@ -173,36 +172,38 @@ class AsyncClient:
         """A planner's session, to be used in `async with`. Budget, criticality and planner options are its
         defaults.
         """
-        return AsyncWorldModelSession(self._world_model, self.address, model, budget_ms, criticality, options)
+        return AsyncWorldModelSession(self._connection, model, budget_ms, criticality, options)
 
     # ---- the runtime
 
     async def models(self) -> list[results.ModelInfo]:
         with translated(self.address):
-            response = await self._runtime.ListModels(runtime_pb2.ListModelsRequest())
+            response = await self._connection.runtime.ListModels(runtime_pb2.ListModelsRequest())
         return [answers.model_info(summary) for summary in response.models]
 
     async def describe(self, model: str, walk: str | None = None) -> results.ModelDescription:
         with translated(self.address):
-            request = runtime_pb2.DescribeModelRequest(model=model, walk=walk)
-            return answers.description(await self._runtime.DescribeModel(request))
+            request = requests.describe(model, walk)
+            return answers.description(await self._connection.runtime.DescribeModel(request))
 
     async def server_info(self) -> results.ServerInfo:
         with translated(self.address):
-            return answers.server_info(await self._runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
+            return answers.server_info(await self._connection.runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
 
     async def stats(self) -> results.RuntimeStats:
         with translated(self.address):
-            return answers.runtime_stats(await self._runtime.Stats(runtime_pb2.StatsRequest()))
+            return answers.runtime_stats(await self._connection.runtime.Stats(runtime_pb2.StatsRequest()))
 
     async def drain(self) -> int:
         with translated(self.address):
-            return int((await self._runtime.Drain(runtime_pb2.DrainRequest())).num_running)
+            return int((await self._connection.runtime.Drain(runtime_pb2.DrainRequest())).num_running)
 
     async def wait_until_serving(self, timeout_s: float, model: str = "") -> None:
-        request = health_pb2.HealthCheckRequest(service=model)
+        """See `blocking.Client.wait_until_serving`."""
+        waiting_s = arguments.waiting_s(timeout_s)
+        request = health_pb2.HealthCheckRequest(service=arguments.text("model", model))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(waiting_s):
                 while not await self._watch_until_serving(request):
                     pass
         except TimeoutError:
@@ -211,11 +212,13 @@ class AsyncClient:
 
     async def _watch_until_serving(self, request: health_pb2.HealthCheckRequest) -> bool:
         """False if the connection was lost meanwhile."""
-        call = self._health.Watch(request, wait_for_ready=True)
+        call = self._connection.health.Watch(request, wait_for_ready=True)
         try:
             async for response in call:
                 if response.status == health_pb2.HealthCheckResponse.SERVING:
                     return True
+                if response.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+                    raise NotFound(f"no model {request.service!r} is served at {self.address}")
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.UNAVAILABLE:
                 raise error_from_call(error, self.address) from None

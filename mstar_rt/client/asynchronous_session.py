@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-import numpy as np
 
-from mstar_rt.client import answers, messages, requests, results
+from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.blocking_session import LAST_ANSWERS
+from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_call, error_from_detail
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.errors import MstarError, Unavailable
+from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
 
 
@@ -24,8 +24,7 @@ class AsyncWorldModelSession:
 
     def __init__(
         self,
-        stub: Any,
-        address: str,
+        connection: Connection,
         model: str,
         budget_ms: float | None,
         criticality: str | None,
@@ -33,22 +32,24 @@ class AsyncWorldModelSession:
     ) -> None:
         self.events: list[results.SessionEvent] = []
         self.session_id = ""
-        self._stub = stub
-        self._address = address
+        self._connection = connection
+        self._opened = False
+        self._closed = False
         self._last_id = 0
         self._waiting: dict[int, asyncio.Queue[wire.SessionResponse | MstarError]] = {}
         self._ended: MstarError | None = None
         self._writing = asyncio.Lock()
         self._taking_back: set[asyncio.Task[None]] = set()
         self._opening = wire.OpenWorldModel(
-            model=model,
+            model=arguments.text("model", model),
             planner=messages.planner(options),
             options=messages.request_options(budget_ms, criticality),
         )
 
     async def __aenter__(self) -> AsyncWorldModelSession:
-        self._call = self._stub.Session()
+        self._call = self._connection.world_model.Session()
         self._reading = asyncio.create_task(self._read())
+        self._opened = True
         try:
             self.session_id = (await self._ask(open=self._opening)).opened.session_id
         except BaseException:
@@ -65,7 +66,7 @@ class AsyncWorldModelSession:
             self._abort()
 
     async def set_goal(
-        self, goal_frames: Images | None = None, *, goal_latents: np.ndarray | None = None
+        self, goal_frames: Images | None = None, *, goal_latents: Numbers | None = None
     ) -> results.Timing:
         answer = await self._ask(set_goal=messages.goal(goal_frames, goal_latents))
         return answers.timing(answer.goal_set.timing)
@@ -75,7 +76,7 @@ class AsyncWorldModelSession:
         frames: Images | None,
         state: Numbers | None = None,
         *,
-        latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
     ) -> int:
@@ -134,6 +135,9 @@ class AsyncWorldModelSession:
                 yield answers.rollout_step(answer.step)
 
     async def close(self) -> None:
+        """Idempotent."""
+        if self._closed:
+            return
         try:
             await self._ask(close=wire.CloseWorldModel())
         finally:
@@ -166,6 +170,11 @@ class AsyncWorldModelSession:
                 self._take_back(message_id)
 
     def _watch(self) -> tuple[int, asyncio.Queue[wire.SessionResponse | MstarError]]:
+        self._connection.check_open()
+        if self._closed:
+            raise FailedPrecondition(f"this session at {self._connection.address} is closed: open another one")
+        if not self._opened:
+            raise FailedPrecondition("the session is not open: use it inside `async with`")
         if self._ended is not None:
             raise self._ended
         self._last_id += 1
@@ -206,15 +215,16 @@ class AsyncWorldModelSession:
                 elif (incoming := self._waiting.get(answer.answers)) is not None:
                     incoming.put_nowait(answer)
         except grpc.RpcError as error:
-            ended = error_from_call(error, self._address)
+            ended = error_from_call(error, self._connection.address)
         finally:
             self._ended = ended
             for incoming in self._waiting.values():
                 incoming.put_nowait(ended)
 
     def _unavailable(self) -> MstarError:
-        return Unavailable(f"the session at {self._address} has ended: open another one")
+        return Unavailable(f"the session at {self._connection.address} has ended: open another one")
 
     def _abort(self) -> None:
+        self._closed = True
         self._call.cancel()
         self._reading.cancel()

@@ -8,16 +8,15 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from mstar_rt.client import answers, requests, results
+from mstar_rt.client import answers, arguments, requests, results
 from mstar_rt.client.blocking_session import WorldModelSession
-from mstar_rt.client.channel import OPTIONS
+from mstar_rt.client.channel import OPTIONS, Connection
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.errors import Unavailable
-from mstar_rt.protos import runtime_pb2, runtime_pb2_grpc, world_model_pb2, world_model_pb2_grpc
+from mstar_rt.errors import NotFound, Unavailable
+from mstar_rt.protos import runtime_pb2, world_model_pb2
 
 
 def connect(address: str = "127.0.0.1:50051") -> Client:
@@ -37,11 +36,8 @@ class Client:
     """
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self._channel = grpc.insecure_channel(address, OPTIONS)
-        self._world_model = world_model_pb2_grpc.WorldModelStub(self._channel)
-        self._runtime = runtime_pb2_grpc.RuntimeStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self.address = arguments.address(address)
+        self._connection = Connection(grpc.insecure_channel(address, OPTIONS), address)
 
     def __enter__(self) -> Client:
         return self
@@ -52,7 +48,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._channel.close()
+        self._connection.closed = True
+        self._connection.channel.close()
 
     # ---- world models
 
@@ -68,7 +65,9 @@ class Client:
         """Latents [T, P, D] of frames: uint8 [T, H, W, 3], or JPEG or PNG files."""
         request = requests.encode(model, frames, budget_ms, criticality)
         with translated(self.address):
-            return answers.encoding(self._world_model.Encode(request, timeout=timeout_s))
+            return answers.encoding(
+                self._connection.world_model.Encode(request, timeout=arguments.timeout_s(timeout_s))
+            )
 
     def rollout(
         self,
@@ -77,7 +76,7 @@ class Client:
         actions: Numbers,
         state: Numbers | None = None,
         *,
-        latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         states: Numbers | None = None,
@@ -95,7 +94,9 @@ class Client:
             model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
             model_options,
         )  # fmt: skip
-        return RolloutStream(self._world_model.Rollout(request, timeout=timeout_s), self.address)
+        return RolloutStream(
+            self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s)), self.address
+        )
 
     def plan(
         self,
@@ -104,8 +105,8 @@ class Client:
         goal_frames: Images | None,
         state: Numbers,
         *,
-        latents: np.ndarray | None = None,
-        goal_latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
+        goal_latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         budget_ms: float | None = None,
@@ -131,8 +132,8 @@ class Client:
         goal_frames: Images | None,
         state: Numbers,
         *,
-        latents: np.ndarray | None = None,
-        goal_latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
+        goal_latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         budget_ms: float | None = None,
@@ -155,12 +156,12 @@ class Client:
         """A planner's session, to be used in `with`. Budget, criticality and planner options are its
         defaults.
         """
-        return WorldModelSession(self._world_model, self.address, model, budget_ms, criticality, options)
+        return WorldModelSession(self._connection, model, budget_ms, criticality, options)
 
     def _plan(
         self, request: world_model_pb2.PlanRequest, timeout_s: float | None
     ) -> Iterator[results.PlanImprovement | results.Plan]:
-        call = self._world_model.Plan(request, timeout=timeout_s)
+        call = self._connection.world_model.Plan(request, timeout=arguments.timeout_s(timeout_s))
         improvements: list[results.PlanImprovement] = []
         try:
             with translated(self.address):
@@ -177,7 +178,7 @@ class Client:
 
     def models(self) -> list[results.ModelInfo]:
         with translated(self.address):
-            response = self._runtime.ListModels(runtime_pb2.ListModelsRequest())
+            response = self._connection.runtime.ListModels(runtime_pb2.ListModelsRequest())
         return [answers.model_info(summary) for summary in response.models]
 
     def describe(self, model: str, walk: str | None = None) -> results.ModelDescription:
@@ -185,34 +186,36 @@ class Client:
         given).
         """
         with translated(self.address):
-            request = runtime_pb2.DescribeModelRequest(model=model, walk=walk)
-            return answers.description(self._runtime.DescribeModel(request))
+            request = requests.describe(model, walk)
+            return answers.description(self._connection.runtime.DescribeModel(request))
 
     def server_info(self) -> results.ServerInfo:
         with translated(self.address):
-            return answers.server_info(self._runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
+            return answers.server_info(self._connection.runtime.ServerInfo(runtime_pb2.ServerInfoRequest()))
 
     def stats(self) -> results.RuntimeStats:
         with translated(self.address):
-            return answers.runtime_stats(self._runtime.Stats(runtime_pb2.StatsRequest()))
+            return answers.runtime_stats(self._connection.runtime.Stats(runtime_pb2.StatsRequest()))
 
     def drain(self) -> int:
         """The server takes nothing new from now on; returns how many requests still run."""
         with translated(self.address):
-            return int(self._runtime.Drain(runtime_pb2.DrainRequest()).num_running)
+            return int(self._connection.runtime.Drain(runtime_pb2.DrainRequest()).num_running)
 
     def wait_until_serving(self, timeout_s: float, model: str = "") -> None:
         """Wait for the server to be there and `model` (all of them if empty) to have warmed up.
 
-        Raises:  Unavailable: not within `timeout_s`.
+        Raises:  Unavailable: not within `timeout_s`.  NotFound: the server has no such model.
         """
-        end = time.monotonic() + timeout_s
-        request = health_pb2.HealthCheckRequest(service=model)
+        end = time.monotonic() + arguments.waiting_s(timeout_s)
+        request = health_pb2.HealthCheckRequest(service=arguments.text("model", model))
         while (remaining_s := end - time.monotonic()) > 0:
             try:
-                for response in self._health.Watch(request, timeout=remaining_s, wait_for_ready=True):
+                for response in self._connection.health.Watch(request, timeout=remaining_s, wait_for_ready=True):
                     if response.status == health_pb2.HealthCheckResponse.SERVING:
                         return
+                    if response.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+                        raise NotFound(f"no model {model!r} is served at {self.address}")
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise error_from_call(error, self.address) from None

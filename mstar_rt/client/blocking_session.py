@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from mstar_rt.client import answers, messages, requests, results
+from mstar_rt.client import answers, arguments, messages, requests, results
+from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_detail, translated
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.errors import Unavailable
+from mstar_rt.errors import FailedPrecondition, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
-from mstar_rt.protos.world_model_pb2_grpc import WorldModelStub
 
 LAST_ANSWERS = frozenset({"opened", "goal_set", "observed", "plan", "done", "cancel_done", "closed", "error"})
 
@@ -28,25 +26,25 @@ class WorldModelSession:
 
     def __init__(
         self,
-        stub: WorldModelStub,
-        address: str,
+        connection: Connection,
         model: str,
         budget_ms: float | None,
         criticality: str | None,
         options: Mapping[str, Any],
     ) -> None:
         self.events: list[results.SessionEvent] = []
-        self._address = address
+        self._connection = connection
+        self._closed = False
         self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
         self._last_id = 0
         self._early: dict[int, list[wire.SessionResponse]] = {}
         self._unwatched: set[int] = set()
         opening = wire.OpenWorldModel(
-            model=model,
+            model=arguments.text("model", model),
             planner=messages.planner(options),
             options=messages.request_options(budget_ms, criticality),
         )
-        self._call = stub.Session(iter(self._outgoing.get, None))
+        self._call = connection.world_model.Session(iter(self._outgoing.get, None))
         try:
             self.session_id = self._ask(open=opening).opened.session_id
         except BaseException:
@@ -64,7 +62,7 @@ class WorldModelSession:
         else:
             self._abort()
 
-    def set_goal(self, goal_frames: Images | None = None, *, goal_latents: np.ndarray | None = None) -> results.Timing:
+    def set_goal(self, goal_frames: Images | None = None, *, goal_latents: Numbers | None = None) -> results.Timing:
         """The goal of the plans that follow, until the next one."""
         return answers.timing(self._ask(set_goal=messages.goal(goal_frames, goal_latents)).goal_set.timing)
 
@@ -73,7 +71,7 @@ class WorldModelSession:
         frames: Images | None,
         state: Numbers | None = None,
         *,
-        latents: np.ndarray | None = None,
+        latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
         wait: bool = True,
@@ -144,7 +142,9 @@ class WorldModelSession:
                 yield answers.rollout_step(answer.step)
 
     def close(self) -> None:
-        """End the session when all that was asked is answered; the server frees what it holds."""
+        """End the session when all that was asked is answered; the server frees what it holds. Idempotent."""
+        if self._closed:
+            return
         try:
             self._ask(close=wire.CloseWorldModel())
         finally:
@@ -156,6 +156,9 @@ class WorldModelSession:
         return self._last_answer(self._send(**command))
 
     def _send(self, **command: Any) -> int:
+        self._connection.check_open()
+        if self._closed:
+            raise FailedPrecondition(f"this session at {self._connection.address} is closed: open another one")
         self._last_id += 1
         self._outgoing.put(wire.SessionRequest(message_id=self._last_id, **command))
         return self._last_id
@@ -184,10 +187,10 @@ class WorldModelSession:
     def _read(self, message_id: int) -> wire.SessionResponse:
         """The next answer to `message_id`; answers to other messages wait until they are asked for."""
         while True:
-            with translated(self._address):
+            with translated(self._connection.address):
                 answer = next(self._call, None)
             if answer is None:
-                raise Unavailable(f"the session at {self._address} has ended: open another one")
+                raise Unavailable(f"the session at {self._connection.address} has ended: open another one")
             kind = answer.WhichOneof("answer")
             if kind == "event":
                 self.events.append(answers.event(answer.answers, answer.event))
@@ -205,5 +208,6 @@ class WorldModelSession:
             raise error_from_detail(answer.error.detail)
 
     def _abort(self) -> None:
+        self._closed = True
         self._outgoing.put(None)
         self._call.cancel()

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from grpc_health.v1 import health_pb2_grpc
+
+from mstar_rt.errors import FailedPrecondition
+from mstar_rt.protos import runtime_pb2_grpc, world_model_pb2_grpc
+
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -17,3 +24,37 @@ OPTIONS = [
 """A dead server is noticed within 14 s; a restarted one is found within about a second. A robot's client
 lives on the same machine or network as its server, so it neither limits what it receives nor uses a proxy.
 """
+
+
+class Connection:
+    """The services of one channel (grpc's or grpc.aio's), until it is closed.
+
+    Raises:  FailedPrecondition: a service is asked for after that.
+    """
+
+    def __init__(self, channel: Any, address: str) -> None:
+        self.address = address
+        self.channel = channel
+        self.closed = False
+        self._world_model: Any = world_model_pb2_grpc.WorldModelStub(channel)
+        self._runtime: Any = runtime_pb2_grpc.RuntimeStub(channel)
+        self._health: Any = health_pb2_grpc.HealthStub(channel)
+
+    @property
+    def world_model(self) -> Any:
+        self.check_open()
+        return self._world_model
+
+    @property
+    def runtime(self) -> Any:
+        self.check_open()
+        return self._runtime
+
+    @property
+    def health(self) -> Any:
+        self.check_open()
+        return self._health
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise FailedPrecondition(f"the client of {self.address} is closed: connect again")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mstar_rt.client import arguments
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.protos import request_pb2, tensor_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.protos.arrays import tensor_from_array
 
-Numbers = np.ndarray | Sequence[float] | Sequence[Sequence[float]]
+Numbers = np.ndarray | Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]]
 Images = np.ndarray | bytes | Sequence[bytes]
 """uint8 [T, H, W, 3] or one frame [H, W, 3], RGB; or whole JPEG or PNG files, one per frame. A model may declare
 float32 frames too, which are taken as normalised already.
@@ -26,23 +28,38 @@ def frames(images: Images) -> tensor_pb2.Frames:
     if isinstance(images, np.ndarray):
         array = images[None] if images.ndim == 3 else images
         return tensor_pb2.Frames(tensor=tensor_from_array(array))
-    if not all(isinstance(image, bytes) for image in images):
-        raise InvalidArgument("frames must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
-    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[_compressed(image) for image in images]))
+    files = list(images) if isinstance(images, Sequence) else [images]
+    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[_compressed(file) for file in files]))
 
 
-def numbers(values: Numbers) -> tensor_pb2.Tensor:
-    """Python numbers and float64 go out as float32, which is what models take; other dtypes as they are."""
-    array = np.asarray(values)
+def numbers(values: Numbers, name: str) -> tensor_pb2.Tensor:
+    """Python numbers and float64 go out as float32, which is what models take; other dtypes as they are.
+
+    Raises:  InvalidArgument: not numbers, or rows of different lengths.
+    """
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_numbers(name, values) from error
+    if array.dtype.kind not in "biuf":
+        raise _not_numbers(name, values)
     if array.dtype == np.float64 or not isinstance(values, np.ndarray):
-        array = array.astype(np.float32)
+        with np.errstate(over="ignore"):  # to infinity, which the server refuses
+            array = array.astype(np.float32)
     return tensor_from_array(array)
+
+
+def _not_numbers(name: str, values: object) -> InvalidArgument:
+    shown = f"an array of dtype {values.dtype}" if isinstance(values, np.ndarray) else reprlib.repr(values)
+    return InvalidArgument(
+        f"{name} is {shown}, expected an array or nested sequences of numbers, all rows of one length"
+    )
 
 
 def context(
     images: Images | None,
     state: Numbers | None,
-    latents: np.ndarray | None = None,
+    latents: Numbers | None = None,
     context_actions: Numbers | None = None,
     context_states: Numbers | None = None,
 ) -> wire.Context:
@@ -50,31 +67,31 @@ def context(
     if (images is None) == (latents is None):
         raise InvalidArgument("give either frames or latents, not both and not neither")
     message = wire.Context(
-        state=None if state is None else numbers(state),
-        actions=None if context_actions is None else numbers(context_actions),
-        states=None if context_states is None else numbers(context_states),
+        state=None if state is None else numbers(state, "state"),
+        actions=None if context_actions is None else numbers(context_actions, "context_actions"),
+        states=None if context_states is None else numbers(context_states, "context_states"),
     )
     if images is not None:
         message.frames.CopyFrom(frames(images))
     if latents is not None:
-        message.latents.CopyFrom(tensor_from_array(latents))
+        message.latents.CopyFrom(numbers(latents, "latents"))
     return message
 
 
-def goal(images: Images | None, latents: np.ndarray | None) -> wire.Goal:
+def goal(images: Images | None, latents: Numbers | None) -> wire.Goal:
     """Raises:  InvalidArgument: not exactly one of frames and latents."""
     if (images is None) == (latents is None):
         raise InvalidArgument("give either goal_frames or goal_latents, not both and not neither")
     if images is not None:
         return wire.Goal(frames=frames(images))
     assert latents is not None
-    return wire.Goal(latents=tensor_from_array(latents))
+    return wire.Goal(latents=numbers(latents, "goal_latents"))
 
 
 def rollout(actions: Numbers, states: Numbers | None, model_options: Mapping[str, Any]) -> wire.Rollout:
     return wire.Rollout(
-        actions=numbers(actions),
-        states=None if states is None else numbers(states),
+        actions=numbers(actions, "actions"),
+        states=None if states is None else numbers(states, "states"),
         model_options={name: option_value(name, value) for name, value in model_options.items()},
     )
 
@@ -83,7 +100,7 @@ def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
     """Options by name: those of PlannerOptions, any others as options of the model, which refuses what it
     does not know.
 
-    `pinned` is {dimension: value}; enums are given as text ("l1", "mppi").
+    `pinned` is {dimension: value}; an option with a few choices is given as text, one of those that `describe` lists.
     Raises:  InvalidArgument: a value of the wrong kind.
     """
     message = wire.PlannerOptions()
@@ -92,7 +109,7 @@ def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
             raise InvalidArgument(f"option {name!r} is None, leave it out to get the default")
         try:
             _set_planner_option(message, name, value)
-        except (TypeError, ValueError, AttributeError, LookupError) as error:
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
             raise InvalidArgument(f"option {name!r} cannot be {value!r}: {error}") from error
     return message
 
@@ -107,46 +124,51 @@ def _set_planner_option(message: wire.PlannerOptions, name: str, value: Any) -> 
         message.tree_branching.extend(value)
     elif field.enum_type is not None:
         prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
-        setattr(message, name, field.enum_type.values_by_name[prefix + str(value).upper()].number)
+        known = field.enum_type.values_by_name.get(prefix + str(value).upper())
+        if known is None or known.number == 0:
+            raise LookupError("no model has that choice, `describe` lists those of yours")
+        setattr(message, name, known.number)
     elif field.message_type is not None:
-        getattr(message, name).CopyFrom(numbers(value))
+        getattr(message, name).CopyFrom(numbers(value, name))
     else:
         setattr(message, name, value)
 
 
 def option_value(name: str, value: Any) -> request_pb2.OptionValue:
-    """Raises:  InvalidArgument: not a bool, int, float, text or sequence of numbers."""
-    if isinstance(value, (bool, np.bool_)):
-        return request_pb2.OptionValue(flag=bool(value))
-    if isinstance(value, (int, np.integer)):
-        return request_pb2.OptionValue(integer=int(value))
-    if isinstance(value, (float, np.floating)):
-        return request_pb2.OptionValue(number=float(value))
-    if isinstance(value, str):
-        return request_pb2.OptionValue(text=value)
+    """Raises:  InvalidArgument: not a bool, int64, float, text or sequence of numbers."""
     try:
+        if isinstance(value, (bool, np.bool_)):
+            return request_pb2.OptionValue(flag=bool(value))
+        if isinstance(value, (int, np.integer)):
+            return request_pb2.OptionValue(integer=int(value))
+        if isinstance(value, (float, np.floating)):
+            return request_pb2.OptionValue(number=float(value))
+        if isinstance(value, str):
+            return request_pb2.OptionValue(text=value)
         return request_pb2.OptionValue(numbers=request_pb2.NumberList(values=[float(each) for each in value]))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             f"option {name!r} is {value!r}, expected a bool, a number, text or a sequence of numbers"
         ) from error
 
 
 def request_options(budget_ms: float | None, criticality: str | None = None) -> request_pb2.RequestOptions:
-    """Raises:  InvalidArgument: an unknown criticality."""
-    message = request_pb2.RequestOptions(budget_ms=budget_ms)
+    """Raises:  InvalidArgument: a budget out of range, an unknown criticality."""
+    message = request_pb2.RequestOptions(budget_ms=arguments.budget_ms(budget_ms))
     if criticality is not None:
         known = {
             "planning": request_pb2.CRITICALITY_PLANNING,
             "generation": request_pb2.CRITICALITY_GENERATION,
         }
-        if criticality not in known:
+        if not isinstance(criticality, str) or criticality not in known:
             raise InvalidArgument(f"criticality is {criticality!r}, expected one of {', '.join(known)}")
         message.criticality = known[criticality]
     return message
 
 
-def _compressed(data: bytes) -> tensor_pb2.Image:
+def _compressed(data: object) -> tensor_pb2.Image:
+    if not isinstance(data, bytes):
+        raise InvalidArgument("frames must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
     if data.startswith(b"\xff\xd8"):
         return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_JPEG, data=data)
     if data.startswith(b"\x89PNG"):

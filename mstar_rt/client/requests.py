@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from mstar_rt.client import messages
+from mstar_rt.client import arguments, messages
 from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.protos import runtime_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 
 
 def encode(model: str, frames: Images, budget_ms: float | None, criticality: str | None) -> wire.EncodeRequest:
     options = messages.request_options(budget_ms, criticality)
-    return wire.EncodeRequest(model=model, options=options, frames=messages.frames(frames))
+    return wire.EncodeRequest(model=arguments.text("model", model), options=options, frames=messages.frames(frames))
 
 
 def rollout(
@@ -22,7 +21,7 @@ def rollout(
     frames: Images | None,
     actions: Numbers,
     state: Numbers | None,
-    latents: np.ndarray | None,
+    latents: Numbers | None,
     context_actions: Numbers | None,
     context_states: Numbers | None,
     states: Numbers | None,
@@ -31,7 +30,7 @@ def rollout(
     model_options: Mapping[str, Any],
 ) -> wire.RolloutRequest:
     return wire.RolloutRequest(
-        model=model,
+        model=arguments.text("model", model),
         options=messages.request_options(budget_ms, criticality),
         context=messages.context(frames, state, latents, context_actions, context_states),
         rollout=messages.rollout(actions, states, model_options),
@@ -43,8 +42,8 @@ def plan(
     frames: Images | None,
     goal_frames: Images | None,
     state: Numbers,
-    latents: np.ndarray | None,
-    goal_latents: np.ndarray | None,
+    latents: Numbers | None,
+    goal_latents: Numbers | None,
     context_actions: Numbers | None,
     context_states: Numbers | None,
     budget_ms: float | None,
@@ -53,7 +52,7 @@ def plan(
     options: Mapping[str, Any],
 ) -> wire.PlanRequest:
     return wire.PlanRequest(
-        model=model,
+        model=arguments.text("model", model),
         options=messages.request_options(budget_ms, criticality),
         context=messages.context(frames, state, latents, context_actions, context_states),
         goal=messages.goal(goal_frames, goal_latents),
@@ -80,8 +79,14 @@ def session_plan(
 def observe(
     frames: Images | None,
     state: Numbers | None,
-    latents: np.ndarray | None,
+    latents: Numbers | None,
     context_actions: Numbers | None,
     context_states: Numbers | None,
 ) -> wire.Observe:
     return wire.Observe(context=messages.context(frames, state, latents, context_actions, context_states))
+
+
+def describe(model: str, walk: str | None) -> runtime_pb2.DescribeModelRequest:
+    return runtime_pb2.DescribeModelRequest(
+        model=arguments.text("model", model), walk=None if walk is None else arguments.text("walk", walk)
+    )

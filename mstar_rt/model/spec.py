@@ -44,7 +44,7 @@ class TensorSpec:
         for size, want in zip(array.shape, self.shape, strict=True):
             expected = _expected_size(want, size, sizes)
             if size == 0:
-                raise InvalidArgument(f"{label} has shape {list(array.shape)}, every size must be at least 1")
+                raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected every size to be at least 1")
             if size != expected:
                 raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}")
             if isinstance(want, str) and size > limits.get(want, size):

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from mstar_rt.errors import Internal, MstarError
+from mstar_rt.errors import Internal, InvalidArgument, MstarError
 from mstar_rt.protos import request_pb2
 from mstar_rt.server.dispatch import new_id
 
@@ -45,12 +46,16 @@ class Answering:
 
 
 def error_detail(error: Exception, request_id: str) -> request_pb2.ErrorDetail:
-    """What the client is told. Anything but an MstarError is a bug of ours: its traceback goes to the log,
-    never out.
+    """What the client is told, and the log too. Anything but an MstarError is a bug of ours: its traceback goes to the
+    log, never out.
     """
+    if isinstance(error, DecodeError):
+        error = InvalidArgument(f"the bytes sent are not a message of this method: {error}")
     if not isinstance(error, MstarError):
         _log.error("request %s failed", request_id, exc_info=error)
         error = Internal(f"the server failed on this request; its log has the cause under {request_id}")
+    else:
+        _log.info("request %s failed: %s: %s", request_id, error.code, error)
     return request_pb2.ErrorDetail(
         code=error.code, message=str(error), request_id=request_id, retryable=error.retryable
     )

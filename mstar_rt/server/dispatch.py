@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.errors import ERRORS_BY_CODE, Internal, MstarError, NotFound, Unavailable, nearest
 from mstar_rt.message import (
     CancelRequest,
@@ -31,6 +32,7 @@ from mstar_rt.message import (
     Submit,
 )  # fmt: skip
 from mstar_rt.model import ParamValue
+from mstar_rt.server.answer_watch import ANSWER_GRACE_S, AnswerWatch
 from mstar_rt.server.request_stream import Emission, RequestStream
 from mstar_rt.server.stats import StatsCollector
 from mstar_rt.server.tensor_port import TensorPort
@@ -48,14 +50,23 @@ def new_id(kind: str) -> str:
 
 
 class Dispatcher:
-    """Lives on one event loop. `workers_of` names, per model, the workers that read a request's inputs."""
+    """Lives on one event loop. `workers_of` names, per model, the workers that read a request's inputs.
+
+    Deadlines are on `clock`; a request that has no end `answer_grace_s` after its deadline fails.
+    """
 
     def __init__(
-        self, endpoint: ControlEndpoint, plane: TensorPlane, workers_of: Mapping[str, tuple[str, ...]]
+        self,
+        endpoint: ControlEndpoint,
+        plane: TensorPlane,
+        workers_of: Mapping[str, tuple[str, ...]],
+        clock: Clock | None = None,
+        answer_grace_s: float = ANSWER_GRACE_S,
     ) -> None:
         self._endpoint = endpoint
         self._tensors = TensorPort(plane)
         self._workers_of = workers_of
+        self._watch = AnswerWatch(clock or MonotonicClock(), answer_grace_s, self._give_up)
         self._streams: dict[str, RequestStream] = {}
         self._abandoned: dict[str, RequestStream] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}
@@ -112,6 +123,8 @@ class Dispatcher:
             self._end(stream)
             raise
         self._num_submitted += 1
+        if deadline_ns is not None:
+            self._watch.start(stream, deadline_ns)
         return stream
 
     def check_serving(self, model: str) -> None:
@@ -223,6 +236,10 @@ class Dispatcher:
         else:
             _log.error("a %s from %s is not meant for the server", type(message).__name__, envelope.sender)
 
+    def _give_up(self, stream: RequestStream, error: MstarError) -> None:
+        self._abandon(stream)
+        stream.fail(error)
+
     def _emitted(self, message: Emitted) -> None:
         stream = self._streams.get(message.request_id)
         if stream is None:
@@ -232,8 +249,8 @@ class Dispatcher:
         try:
             data = self._tensors.take(ref)
         except MstarError as error:
-            self._abandon(stream)
-            stream.fail(error if isinstance(error, Unavailable) else Internal(f"an answer could not be read: {error}"))
+            unread = Internal(f"an answer could not be read: {error}")
+            self._give_up(stream, error if isinstance(error, Unavailable) else unread)
             return
         stream.add(Emission(message.walk, message.name, message.iteration, ref.dtype, ref.shape, data))
         if stream.ended:
@@ -287,6 +304,7 @@ class Dispatcher:
         if stream.finished is not None:
             self._end(stream)
             return
+        self._watch.stop(stream.request_id)
         self._abandoned[stream.request_id] = stream
         del self._streams[stream.request_id]
         self._tell_conductor(CancelRequest(stream.request_id))
@@ -297,6 +315,7 @@ class Dispatcher:
         What a session's request gave may live on as the session's state, so there the workers let go
         themselves.
         """
+        self._watch.stop(stream.request_id)
         self._streams.pop(stream.request_id, None)
         if stream.finished is None or not stream.in_session:
             self._tensors.withdraw(stream.inputs, self._workers_of[stream.model])

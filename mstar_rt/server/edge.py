@@ -18,6 +18,7 @@ from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, world_model_pb2_grpc
 from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.parsing import ParsingInterceptor
 from mstar_rt.server.runtime_service import SERVED, RuntimeService
 from mstar_rt.server.task_runner import TaskRunner
 from mstar_rt.server.unserved import GenerationService, RobotService
@@ -74,8 +75,8 @@ async def start_edge(
              listened on.
     """
     clock = clock or MonotonicClock()
-    _check_config(config)
-    server = grpc.aio.server(options=_options(config))
+    check_edge_config(config)
+    server = grpc.aio.server(interceptors=[ParsingInterceptor()], options=_options(config))
     runner = TaskRunner(models, dispatcher, clock)
     world_model_pb2_grpc.add_WorldModelServicer_to_server(WorldModelService(runner), server)
     runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
@@ -109,7 +110,7 @@ def _options(config: EdgeConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _check_config(config: EdgeConfig) -> None:
+def check_edge_config(config: EdgeConfig) -> None:
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"port is {config.port}, expected 0 (any free one) to 65535")
     if config.max_message_bytes < 1024:

@@ -17,7 +17,7 @@ from mstar_rt.errors import (
     ResourceExhausted,
     Unimplemented,
 )  # fmt: skip
-from mstar_rt.model import ServedModel
+from mstar_rt.model import ParamValue, ServedModel
 from mstar_rt.protos import request_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.server.answering import Context, error_detail
@@ -39,6 +39,9 @@ from mstar_rt.server.task_runner import ServingOptions, TaskRunner
 
 MAX_PENDING = 16
 """Commands that may wait behind the one that runs."""
+
+SEED_RANGE = 2**63
+"""Seeds are int64 from 0; a message id has one bit more."""
 
 
 @dataclass
@@ -233,7 +236,7 @@ class WorldModelSession:
     async def _plan(self, command: Command) -> None:
         message, timer = command.message.plan, command.timer
         with timer.decoding():
-            given = self._with_defaults(planner_input(message.planner))
+            given = self._with_defaults(planner_input(message.planner), command.message.message_id)
             context, observation_id = await self._view(message.context if message.HasField("context") else None)
             given.tensors |= context
             if message.HasField("goal"):
@@ -283,8 +286,14 @@ class WorldModelSession:
         self._observation.used = True
         return self._observation.tensors, self._observation.message_id
 
-    def _with_defaults(self, given: TaskInput) -> TaskInput:
-        return TaskInput("plan", self._defaults.tensors | given.tensors, self._defaults.params | given.params)
+    def _with_defaults(self, given: TaskInput, message_id: int) -> TaskInput:
+        """Successive plans draw different noise, the same noise for the same messages."""
+        params = self._seed(message_id) | self._defaults.params | given.params
+        return TaskInput("plan", self._defaults.tensors | given.tensors, params)
+
+    def _seed(self, message_id: int) -> dict[str, ParamValue]:
+        takes_seed = any(param.name == "seed" for param in self._model.task("plan").params)
+        return {"seed": message_id % SEED_RANGE} if takes_seed else {}
 
     def _serving(self, options: request_pb2.RequestOptions | None, timer: CallTimer) -> ServingOptions:
         merged = request_pb2.RequestOptions()

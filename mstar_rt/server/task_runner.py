@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,9 @@ CRITICALITY_NAMES = {
     request_pb2.CRITICALITY_PLANNING: "planning",
     request_pb2.CRITICALITY_GENERATION: "generation",
 }
+
+MAX_BUDGET_MS = 1e9
+"""Eleven days: whoever asks for more has mistaken the unit."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ class TaskRunner:
         """`call_remaining_s` is what the gRPC deadline of a call with one request leaves; the nearer deadline
         counts.
 
-        Raises:  InvalidArgument: a budget that is not a positive number, a criticality that this call cannot
+        Raises:  InvalidArgument: a budget out of range, a criticality that this call cannot
                  have.
         """
         deadlines = []
         if options.HasField("budget_ms"):
-            if not (math.isfinite(options.budget_ms) and options.budget_ms > 0):
-                raise InvalidArgument(f"budget_ms is {options.budget_ms}, expected a positive number of milliseconds")
+            if not 0 < options.budget_ms <= MAX_BUDGET_MS:
+                raise InvalidArgument(
+                    f"budget_ms is {options.budget_ms}, expected a positive number of milliseconds, "
+                    f"at most {MAX_BUDGET_MS:.0f}"
+                )
             deadlines.append(arrived_ns + int(options.budget_ms * 1e6))
         if call_remaining_s is not None:
             deadlines.append(self._clock.now_ns() + int(call_remaining_s * 1e9))

@@ -142,7 +142,11 @@ def test_cancelling_a_rollout(client: Client, runtime: ToyRuntime) -> None:
         ),
         ({"state": [0.0] * 6}, InvalidArgument, r"tensor 'state' has shape \[6\], expected \[7\]"),
         ({"state": [float("nan")] * 7}, InvalidArgument, "tensor 'state' holds NaN"),
-        ({"budget_ms": 0}, InvalidArgument, "budget_ms is 0.0"),
+        (
+            {"budget_ms": 0},
+            InvalidArgument,
+            "budget_ms is 0, expected a positive number of milliseconds, at most 1000000000",
+        ),
         (
             {"criticality": "control"},
             InvalidArgument,

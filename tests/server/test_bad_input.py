@@ -224,6 +224,11 @@ CASES = [
         "budget_ms is nan, expected a positive number of milliseconds",
     ),
     Case(
+        "budget in nanoseconds",
+        lambda: encode(options=request_pb2.RequestOptions(budget_ms=1e10)),
+        "budget_ms is 10000000000.0, expected a positive number of milliseconds, at most 1000000000",
+    ),
+    Case(
         "control outside of control",
         lambda: encode(options=request_pb2.RequestOptions(criticality=request_pb2.CRITICALITY_CONTROL)),
         "criticality control is for sessions of Robot.Control",
@@ -383,6 +388,24 @@ def test_is_refused_and_the_next_request_is_served(case: Case, shared_stub: Any,
     assert len(shared_runtime.seen(Submit)) == before
     assert shared_stub.Encode(encode()).latents.shape[0] == 1
     shared_runtime.wait_until_nothing_is_held()
+
+
+@pytest.mark.parametrize("method", ["WorldModel/Encode", "WorldModel/Plan", "WorldModel/Session", "Runtime/Stats"])
+def test_bytes_that_are_no_message(method: str, shared_runtime: ToyRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    garbage = b"\xff\xff\xff"
+    with grpc.insecure_channel(shared_runtime.address) as channel, caplog.at_level("INFO"):
+        if method.endswith("Session"):
+            call = channel.stream_stream(f"/mstar.v1.{method}")(iter([garbage]))
+        else:
+            call = channel.unary_stream(f"/mstar.v1.{method}")(garbage)
+        with pytest.raises(grpc.RpcError) as failure:
+            list(call)
+    assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "the bytes sent are not a message of this method" in failure.value.details()
+    ids = [value for key, value in failure.value.trailing_metadata() if key == "mstar-request-id"]
+    (record,) = [record for record in caplog.records if record.levelname != "DEBUG"]
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert ids[0] in record.message
 
 
 @pytest.mark.parametrize("extension", [".jpg", ".png"])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mstar_rt.errors import Internal, ResourceExhausted, SharedMemoryExhausted, Unavailable
+from mstar_rt.clock import ManualClock
+from mstar_rt.errors import DeadlineExceeded, Internal, ResourceExhausted, SharedMemoryExhausted, Unavailable
 from mstar_rt.message import (
     CancelRequest,
     CloseSession,
@@ -33,11 +34,11 @@ LARGE = np.zeros(100_000, np.uint8)
 class OtherSide:
     """Conductor and worker of one model, moved by the test."""
 
-    def __init__(self, arena_bytes: int = 1 << 20) -> None:
+    def __init__(self, arena_bytes: int = 1 << 20, **options: Any) -> None:
         hub, planes = InProcessHub(), InProcessPlanes()
         server, self.conductor, self.worker = (hub.endpoint(a) for a in ("server", "conductor", "worker/0"))
         self.server_plane, self.worker_plane = planes.plane(server, arena_bytes), planes.plane(self.worker)
-        self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)})
+        self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)}, **options)
         self.running = asyncio.create_task(self.dispatcher.run())
 
     async def tell(self, message: Message) -> None:
@@ -218,6 +219,45 @@ async def test_an_emission_that_cannot_be_read_fails_its_request_and_nothing_els
     await other.tell(finished("r2"))
     assert await next_one.collect() == []
     assert other.held() == (0, 0)
+
+
+async def overdue() -> OtherSide:
+    """A dispatcher whose clock stands at 1 s and that allows no overrun."""
+    other = OtherSide(clock=ManualClock(10**9), answer_grace_s=0.0)
+    await other.tell(ServingState("toy", True))
+    return other
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+async def test_a_request_ends_even_if_its_worker_hangs(finishes: bool, caplog: pytest.LogCaptureFixture) -> None:
+    other = await overdue()
+    stream = other.submit(deadline_ns=10**9 - 1)
+    if finishes:
+        other.conductor.send("server", finished(num_emitted=1))
+    async with stream:
+        with pytest.raises(DeadlineExceeded, match=r"no answer 0 s after the deadline .*; the worker may be stuck"):
+            await asyncio.wait_for(stream.collect(), 5)
+    await other.tell(RequestFailed("r1", "CANCELLED", "taken back"))
+    await other.emit("r1")
+    assert [type(message) for message in other.told()] in ([Submit, CancelRequest], [Submit])
+    assert other.dispatcher.num_running == 0
+    assert other.held() == (0, 0)
+    if not finishes:
+        assert caplog.text == "", "the end that comes late is expected"
+    other.running.cancel()
+
+
+async def test_the_wait_for_an_answer_ends_with_the_request() -> None:
+    other = OtherSide(clock=ManualClock(10**9))
+    await other.tell(ServingState("toy", True))
+    other.submit("r1", deadline_ns=2 * 10**9)
+    taken_back = other.submit("r2", deadline_ns=2 * 10**9)
+    (due,) = {round(due_s) for due_s in other.dispatcher._watch.due_in_s()}
+    assert due == 6, "one second to the deadline, five of grace"
+    await other.tell(finished("r1"))
+    taken_back.cancel()
+    assert other.dispatcher._watch.due_in_s() == []
+    other.running.cancel()
 
 
 async def test_processes_that_do_not_answer_are_named(other: OtherSide) -> None:

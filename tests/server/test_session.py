@@ -372,3 +372,33 @@ def test_two_sessions_do_not_see_each_other(session: Stream, world_model: Any) -
     assert other.hear()[1] == "closed"
     session.say(plan=wire.SessionPlan(improvements=False))
     assert session.hear()[1] == "plan"
+
+
+def test_plans_of_a_session_draw_different_noise_unless_a_seed_is_given(session: Stream, runtime: ToyRuntime) -> None:
+    seeded = wire.SessionPlan(planner=wire.PlannerOptions(seed=77))
+    first, second, _ = [session.say(plan=plan) for plan in (wire.SessionPlan(), wire.SessionPlan(), seeded)]
+    last = session.say(2**63 + 5, plan=wire.SessionPlan())
+    submits = runtime.wait_for(Submit, 5)[1:]
+    assert [submit.params["seed"] for submit in submits] == [first, second, 77, 5]
+    while session.hear()[:2] != (last, "plan"):
+        pass
+
+
+def test_the_seed_of_a_session_holds_for_all_its_plans(stream: Stream, runtime: ToyRuntime) -> None:
+    stream.say(open=wire.OpenWorldModel(model="toy", planner=wire.PlannerOptions(seed=9)))
+    stream.say(observe=wire.Observe(context=view()))
+    for _ in range(2):
+        stream.say(plan=wire.SessionPlan(goal=wire.Goal(frames=frames())))
+    closing = stream.say(close=wire.CloseWorldModel())
+    while stream.hear()[:2] != (closing, "closed"):
+        pass
+    assert [submit.params["seed"] for submit in runtime.wait_for(Submit, 2)] == [9, 9]
+
+
+def test_a_failed_command_is_logged_under_its_request_id(session: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="mstar_rt.server"):
+        session.say(plan=wire.SessionPlan(planner=wire.PlannerOptions(num_samples=1)))
+        _, _, error = session.hear()
+    (record,) = [record for record in caplog.records if error.detail.request_id in record.message]
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert record.message == f"request {error.detail.request_id} failed: INVALID_ARGUMENT: {error.detail.message}"

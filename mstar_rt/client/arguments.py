@@ -1,0 +1,64 @@
+"""Checks of arguments that do not become tensors: each is right, or refused in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mstar_rt.errors import InvalidArgument
+
+MAX_BUDGET_MS = 1e9
+MAX_TIMEOUT_S = 1e6
+
+
+def text(name: str, value: object) -> str:
+    """Raises:  InvalidArgument: not a str, or one that UTF-8 cannot hold."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return value
+    raise InvalidArgument(f"{name} is {value!r}, expected text")
+
+
+def budget_ms(value: object) -> float | None:
+    """Raises:  InvalidArgument: neither None nor a positive number of at most 1e9."""
+    if value is None:
+        return None
+    if not _is_number(value) or not 0 < value <= MAX_BUDGET_MS:  # type: ignore[operator]
+        raise InvalidArgument(
+            f"budget_ms is {value!r}, expected a positive number of milliseconds, at most {MAX_BUDGET_MS:.0f}"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def timeout_s(value: object) -> float | None:
+    """Raises:  InvalidArgument: neither None nor a number from 0 to 1e6."""
+    return None if value is None else waiting_s(value)
+
+
+def waiting_s(value: object) -> float:
+    """Raises:  InvalidArgument: not a number from 0 to 1e6."""
+    if not _is_number(value) or not 0 <= value <= MAX_TIMEOUT_S:  # type: ignore[operator]
+        raise InvalidArgument(f"timeout_s is {value!r}, expected a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def address(value: object) -> str:
+    """Raises:  InvalidArgument: not "host:port" with a port from 1 to 65535; an IPv6 host needs brackets."""
+    if isinstance(value, str):
+        host, _, port = value.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        plain = bool(host) and (bracketed or not set(host) & set(":/[]"))
+        if plain and host.isprintable() and " " not in host and _is_port(port):
+            return value
+    raise InvalidArgument(f'the address is {value!r}, expected "host:port" with a port from 1 to 65535')
+
+
+def _is_port(port: str) -> bool:
+    return port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
