@@ -10,9 +10,7 @@ from mstar_rt.clock import Clock
 from mstar_rt.engine import Outcome, run_isolating_failures
 from mstar_rt.errors import (
     DeadlineExceeded,
-    FailedPrecondition,
     Internal,
-    InvalidArgument,
     MstarError,
     ResourceExhausted,
 )
@@ -40,6 +38,7 @@ from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.page_waiters import PageWaiters
 from mstar_rt.worker.scheduler import Scheduler, Unit
 from mstar_rt.worker.tensors import receive_tensor, send_tensor
+from mstar_rt.worker.walk_inputs import absent_input
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ class Worker:
                 self._scopes.persist(start.request_id, given)
             known = {**self._scopes.get(start.scope), **self._scopes.get(start.request_id), **given}
             inputs = {
-                name: known[name] if name in known else _absent(loaded, start, name) for name, _ in program.inputs
+                name: known[name] if name in known else absent_input(loaded, start, name) for name, _ in program.inputs
             }
             times = {name: start.params[name] for name in program.params if name in start.params}
             run = WalkRun(program, times)  # type: ignore[arg-type]  # it checks that they are integers
@@ -347,24 +346,3 @@ class Worker:
                 values[f"pages_free/{model}/{cache}"] = float(pool.allocator.num_free)
                 values[f"pages_held/{model}/{cache}"] = float(pool.allocator.num_held)
         return values
-
-
-def _absent(loaded: LoadedModel, start: StartWalk, name: str) -> Any:
-    """The value of a walk's input that nobody gave: None where that is allowed.
-
-    An input comes from the client, from an earlier walk of the request, or from an earlier request of the session.
-
-    Raises:
-        FailedPrecondition: an earlier request of the session should have made it.
-        InvalidArgument: the client must give it.
-    """
-    tasks = [task for task in loaded.model.tasks if start.walk in task.walks]
-    if any(spec.optional for task in tasks for spec in task.inputs if spec.name == name):
-        return None
-    for task in tasks:
-        for tensor, advice in task.session_inputs:
-            if tensor == name:
-                raise FailedPrecondition(f"{start.model}.{start.walk}: {name!r} is not known yet, {advice}")
-    if any(name == persisted.split(".")[-1] for walk in loaded.model.graph.walks for persisted in walk.persist):
-        return None
-    raise InvalidArgument(f"{start.model}.{start.walk}: input {name!r} was not given")
