@@ -188,7 +188,9 @@ class Worker:
         )
 
     def _run_step(self, batch: list[Unit[Firing]]) -> None:
-        units = [unit for unit in batch if not self._drop_late(unit)]
+        # One reading of the clock: of two units of one request, the second must not end what the first goes on with.
+        now_ns = self._clock.now_ns()
+        units = [unit for unit in batch if not self._drop_late(unit, now_ns)]
         if not units:
             return
         model, node = units[0].engine_id
@@ -286,13 +288,12 @@ class Worker:
         if resumed is not None:
             self._continue(resumed, resumed.start_again)
 
-    def _drop_late(self, unit: Unit[Firing]) -> bool:
+    def _drop_late(self, unit: Unit[Firing], now_ns: int) -> bool:
         """True if the unit need not run: its request is gone, or can no longer be answered in time."""
         active = self._active.get(unit.request_id)
         if active is None:
             return True
         start = active.start
-        now_ns = self._clock.now_ns()
         if start.deadline_ns is None or now_ns < start.deadline_ns or (start.anytime and active.node_times):
             return False
         late_ms = (now_ns - start.deadline_ns) / 1e6

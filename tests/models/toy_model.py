@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from mstar_rt.errors import ConfigError, InvalidArgument
-from mstar_rt.graph import DynamicLoop, GraphNode, Sequential, Walk, WalkGraph
+from mstar_rt.graph import DynamicLoop, GraphNode, Parallel, Sequential, Walk, WalkGraph
 from mstar_rt.model import (
     KVSpec,
     NodeCall,
@@ -49,6 +49,11 @@ GRAPH = WalkGraph(
             emit=("y",),
         ),
         Walk("keep", Sequential(KEEP), persist=("kept",)),
+        Walk(
+            "twice",
+            Parallel(KEEP.bind(outputs={"kept": "a"}, alias="first"), KEEP.bind(outputs={"kept": "b"}, alias="second")),
+            emit=("a", "b"),
+        ),
         Walk("recall", Sequential(RECALL), emit=("y",)),
     ),
 )

@@ -332,6 +332,26 @@ def test_a_deadline_is_honoured_at_every_loop_step_but_an_anytime_walk_ends_itse
     assert isinstance(rig.ends["anytime"], WalkDone)
 
 
+class TickingClock(ManualClock):
+    """Time passes with every look at it."""
+
+    def now_ns(self) -> int:
+        self.advance_ns(1)
+        return super().now_ns()
+
+
+@pytest.mark.parametrize("deadline_ns", range(1, 12))
+def test_a_deadline_between_two_units_of_one_batch_ends_the_request_once(deadline_ns: int) -> None:
+    rig = Rig()
+    rig.worker._clock = TickingClock()
+    rig.start("a", [1.0], "twice", deadline_ns=deadline_ns)
+    rig.run()
+    end = rig.ends["a"]
+    assert isinstance(end, WalkDone) or end.code == "DEADLINE_EXCEEDED"
+    assert len(rig.emitted.get("a", [])) == (2 if isinstance(end, WalkDone) else 0)
+    rig.assert_clean()
+
+
 def test_what_a_walk_persists_lasts_until_its_scope_is_released() -> None:
     rig = Rig()
     rig.start("k", [5.0], "keep", scope="session")
