@@ -133,7 +133,7 @@ def _graph(args: argparse.Namespace, _: list[str]) -> int:
 
 def _declared(model: str, config_path: str | None) -> ServedModel:
     """A model of a deployment file, or a family with its default options."""
-    from mstar_rt.launch import declare_model
+    from mstar_rt.model.declare import declare_model
     from mstar_rt.registry import load_declare
 
     if config_path is None:

@@ -16,12 +16,13 @@ from typing import Any
 
 from mstar_rt.clock import MonotonicClock
 from mstar_rt.conductor import Conductor
-from mstar_rt.config import DeploymentConfig, ModelConfig, WorkerConfig, config_to_plain, worker_environment
-from mstar_rt.errors import ConfigError, FailedPrecondition, MstarError, Unavailable
+from mstar_rt.config import DeploymentConfig, WorkerConfig, config_to_plain, worker_environment
+from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
+from mstar_rt.lifetime import START_FAILED
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
+from mstar_rt.model.declare import declare_model
 from mstar_rt.placement import Placement, place
-from mstar_rt.registry import load_declare
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
 from mstar_rt.transport import ControlEndpoint, ZmqMesh, shared_memory_plane
@@ -31,28 +32,11 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 FIRST_RESTART_DELAY_S = 0.5
 LONGEST_RESTART_DELAY_S = 30.0
-START_FAILED = 3
-"""Exit status of a worker that cannot start whatever one does; it is not started again."""
 
 
 def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
     """The declarations of all models, without their weights."""
     return {model.name: declare_model(config, model) for model in config.models}
-
-
-def declare_model(config: DeploymentConfig, model: ModelConfig) -> ServedModel:
-    """Raises: ConfigError: the family does not declare a model, or refuses these options."""
-    declare = load_declare(model.family)
-    options = config.resolve_options(model.options)
-    try:
-        declared = declare(model.name, config.resolve(model.checkpoint), options)
-    except MstarError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"family {model.family!r} cannot declare model {model.name!r}: {error}") from error
-    if not isinstance(declared, ServedModel):
-        raise ConfigError(f"family {model.family!r} declares a {type(declared).__name__}, expected a ServedModel")
-    return declared
 
 
 def place_models(config: DeploymentConfig, models: Mapping[str, ServedModel]) -> Placement:

@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them."""
+"""What a process and the one that started it owe each other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+START_FAILED = 3
+"""Exit status of a worker that cannot start whatever one does; it is not started again."""
 
 
 def end_with_parent(parent_pid: int, with_signal: signal.Signals) -> None:

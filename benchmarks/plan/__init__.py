@@ -61,6 +61,9 @@ def _measure(report: Report, target: Target, name: str, loop: PlainLoop, horizon
         SERVED: lambda: served().actions,
     }
     _check_equal({system: np.asarray(run()) for system, run in systems.items()})
+    num_steps_before = loop.num_predict_steps
+    systems[PLAIN]()
+    assert loop.num_predict_steps - num_steps_before == horizon * ITERATIONS, "the plain loop skipped steps"
     timing = served().timing
     assert timing.nodes["predict"].num_steps == horizon * ITERATIONS, "the served plan skipped steps"
     case = f"{name} H={horizon}"

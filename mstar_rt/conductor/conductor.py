@@ -28,7 +28,6 @@ from mstar_rt.message import (
     TensorRef,
     WalkDone,
     WalkFailed,
-    WorkerFailed,
     WorkerReady,
 )  # fmt: skip
 from mstar_rt.model import ServedModel
@@ -83,8 +82,6 @@ class Conductor:
                 self._close_session(message.session_id)
             case WorkerReady():
                 self._worker_ready(message)
-            case WorkerFailed():
-                self.worker_lost(message.rank, f"the worker of rank {message.rank} failed: {message.message}")
             case AskStats():
                 self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
             case Drain():
@@ -120,7 +117,7 @@ class Conductor:
             )
         if submit.session_id is not None:
             self._check_session(submit.session_id, submit.model)
-        walks = list(task.walk_sequence(frozenset(submit.inputs)))
+        walks = list(task.walks)
         return RequestState(submit, rank, walks, len(walks), self._clock.now_ns(), task.anytime)
 
     def _check_session(self, session_id: str, model: str) -> None:

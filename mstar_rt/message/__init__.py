@@ -26,7 +26,6 @@ from mstar_rt.message.records import (
     TensorRef,
     WalkDone,
     WalkFailed,
-    WorkerFailed,
     WorkerReady,
 )
 
@@ -56,7 +55,6 @@ __all__ = [
     "TensorRef",
     "WalkDone",
     "WalkFailed",
-    "WorkerFailed",
     "WorkerReady",
     "decode",
     "encode",

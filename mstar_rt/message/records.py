@@ -130,14 +130,6 @@ class WorkerReady(msgspec.Struct, tag=True):
     warmup_ms: float
 
 
-class WorkerFailed(msgspec.Struct, tag=True):
-    """A worker cannot start, or ends because of an error of its own."""
-
-    rank: int
-    code: str
-    message: str
-
-
 class StartWalk(msgspec.Struct, tag=True):
     """Run one walk of a request on this worker. Emitted tensors go to `reply_to`, persisted ones stay under `scope`.
 
@@ -232,6 +224,6 @@ class PeerGone(msgspec.Struct, tag=True):
 
 Message = Union[
     OpenSession, CloseSession, Submit, CancelRequest, SessionOpened, Finished, RequestFailed, ServingState, WorkerReady,
-    WorkerFailed, StartWalk, WalkDone, WalkFailed, ReleaseScope, AskStats, Stats, Drain, Shutdown, Emitted, Release,
+    StartWalk, WalkDone, WalkFailed, ReleaseScope, AskStats, Stats, Drain, Shutdown, Emitted, Release,
     PeerGone,
 ]  # fmt: skip

@@ -36,8 +36,7 @@ class TaskSpec:
     """One kind of request: what it takes, what it gives, and the walks it runs in order.
 
     `walks` are run one after the other for one request. Outputs that a walk persists are inputs, by name, of the walks
-    that follow it in the same request or, if the request belongs to a session, in later requests of that session. A
-    walk listed in `skip_if` is left out when that tensor is given by the client: (walk, tensor).
+    that follow it in the same request or, if the request belongs to a session, in later requests of that session.
 
     `derived` are integer parameters that the shapes decide: (parameter, symbol), e.g. ("rollout_horizon", "H").
     `session_inputs` are tensors that an earlier request of the session must have persisted, with the sentence that
@@ -51,18 +50,12 @@ class TaskSpec:
     outputs: tuple[TensorSpec, ...]
     walks: tuple[str, ...]
     params: tuple[ParamSpec, ...] = ()
-    skip_if: tuple[tuple[str, str], ...] = ()
     derived: tuple[tuple[str, str], ...] = ()
     session_inputs: tuple[tuple[str, str], ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
     at_most_one: tuple[tuple[str, ...], ...] = ()
     criticality: str = "planning"
     anytime: bool = False
-
-    def walk_sequence(self, given: frozenset[str]) -> tuple[str, ...]:
-        """The walks of a request in which the client gives the tensors `given`."""
-        skipped = {walk for walk, tensor in self.skip_if if tensor in given}
-        return tuple(walk for walk in self.walks if walk not in skipped)
 
 
 @dataclass(frozen=True)

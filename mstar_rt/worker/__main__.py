@@ -16,15 +16,13 @@ import torch
 from mstar_rt.clock import MonotonicClock
 from mstar_rt.config import DeploymentConfig, WorkerConfig, config_from_plain, log_level
 from mstar_rt.errors import MstarError
-from mstar_rt.lifetime import end_with_parent
+from mstar_rt.lifetime import START_FAILED, end_with_parent
 from mstar_rt.message import WorkerReady
-from mstar_rt.registry import load_declare
+from mstar_rt.model.declare import declare_model
 from mstar_rt.transport import ZmqMesh, shared_memory_plane
 from mstar_rt.worker.loaded import LoadedModel, load_model
 from mstar_rt.worker.warmup import warm_up
 from mstar_rt.worker.worker import Worker
-
-START_FAILED = 3
 
 
 def main() -> int:
@@ -60,9 +58,7 @@ def _load(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> d
     models = {}
     for model in config.models:
         if model.name in names:
-            options = config.resolve_options(model.options)
-            declared = load_declare(model.family)(model.name, config.resolve(model.checkpoint), options)
-            models[model.name] = load_model(declared, worker)
+            models[model.name] = load_model(declare_model(config, model), worker)
     return models
 
 

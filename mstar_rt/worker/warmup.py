@@ -60,7 +60,7 @@ class _Rig:
         declared = self._models[model].model
         tensors = _zeros(task)
         params = _plain(declared.check_request(task.name, tensors, {}))
-        for walk in task.walk_sequence(frozenset(tensors)):
+        for walk in task.walks:
             refs = {
                 name: self._plane.put(array.dtype.name, array.shape, array, ["warmup"])
                 for name, array in tensors.items()
