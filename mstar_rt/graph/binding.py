@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mstar_rt.errors import nearest
+from mstar_rt.graph.edge import StreamingGraphEdge
 from mstar_rt.graph.names import Producer, WalkNames
 from mstar_rt.graph.node import NodeUse
 from mstar_rt.graph.section import Loop, Parallel, Section, Sequential
-from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, WalkInput, label
+from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, Streamed, WalkInput, label
 from mstar_rt.graph.walk import Walk
 
 # A name may have several producers (branches of a Parallel); that is a fault only where something reads it.
@@ -36,6 +37,19 @@ class BoundLoop:
 
 
 @dataclass(frozen=True)
+class BoundStream:
+    """A streaming edge: each iteration of `producer_loop` gives an item, `slot` of the node `use` reads a chunk of
+    them in each iteration of the StreamLoop `consumer_loop`."""
+
+    edge: StreamingGraphEdge
+    source: NodeOutput
+    producer_loop: str
+    consumer_loop: str
+    use: str
+    slot: str
+
+
+@dataclass(frozen=True)
 class BoundWalk:
     """A walk without names left to resolve: emitted sources count per iteration, persisted ones once."""
 
@@ -45,6 +59,7 @@ class BoundWalk:
     loops: tuple[BoundLoop, ...]
     emits: tuple[tuple[str, Source], ...]
     persists: tuple[tuple[str, Source], ...]
+    streams: tuple[BoundStream, ...] = ()
 
     def loops_around(self, source: Source) -> tuple[str, ...]:
         """The loops in whose every iteration `source` has a value, outermost first."""
@@ -53,7 +68,14 @@ class BoundWalk:
         if isinstance(source, NodeOutput):
             return next(bound.loops for bound in self.uses if bound.use.name == source.use)
         around = next(bound.loops for bound in self.loops if bound.loop.name == source.loop)
-        return (*around, source.loop) if isinstance(source, Carried) else around
+        return (*around, source.loop) if isinstance(source, Carried | Streamed) else around
+
+    def max_times(self, loop: str) -> int:
+        """The largest number of iterations of a loop; a StreamLoop has at most a chunk per item and an empty one."""
+        for stream in self.streams:
+            if stream.consumer_loop == loop:
+                return self.max_times(stream.producer_loop) + 1
+        return next(bound.loop.max_times for bound in self.loops if bound.loop.name == loop)
 
 
 def bind_walk(walk: Walk) -> BoundWalk:
@@ -80,7 +102,12 @@ class _Binder:
             loops=tuple(self.loops[name] for name in self.names.loops),
             emits=tuple(emits.items()),
             persists=tuple((name, self._seen_from(producer, ())) for name, producer in persists.items()),
+            streams=tuple(self._stream(edge) for edge in self.names.streams.values()),
         )
+
+    def _stream(self, edge: StreamingGraphEdge) -> BoundStream:
+        source, (use, slot) = NodeOutput(*edge.source.split(".")), edge.target.split(".")
+        return BoundStream(edge, source, self.names.around[source.use][-1], self.names.around[use][-1], use, slot)
 
     def _section(self, section: Section, scope: Scope, loops: tuple[str, ...]) -> Scope:
         """Bind all inputs inside `section`; returns what it produces, as seen from behind it."""
@@ -96,10 +123,13 @@ class _Binder:
         return self._loop(section, scope, loops)
 
     def _use(self, use: NodeUse, scope: Scope, loops: tuple[str, ...]) -> Scope:
-        sources = []
+        sources: list[Source] = []
         for slot, tensor in zip(use.node.inputs, use.tensors_in, strict=True):
-            producer = self.names.edges.get(f"{use.name}.{slot}")
-            if producer is not None:
+            end = f"{use.name}.{slot}"
+            producer = self.names.edges.get(end)
+            if end in self.names.streams:
+                sources.append(Streamed(loops[-1], use.name, slot))
+            elif producer is not None:
                 sources.append(self._seen_from(producer, loops))
             else:
                 fix = f'give it an explicit edge, GraphEdge("...", "{use.name}.{slot}")'

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from mstar_rt.errors import GraphError
 from mstar_rt.graph.binding import BoundUse, BoundWalk
-from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, origin
+from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, Streamed, origin
 
 
 def check_alive(bound: BoundWalk) -> None:
@@ -42,6 +42,7 @@ def _all_reads(bound: BoundWalk) -> set[Source]:
     for around in bound.loops:
         reads.update(source for _, initial, next_one in around.carries for source in (initial, next_one))
         reads.update(source for _, source in around.collects)
+    reads.update(stream.source for stream in bound.streams)
     return reads | {source for _, source in bound.emits} | {source for _, source in bound.persists}
 
 
@@ -49,6 +50,7 @@ def _alive_uses(bound: BoundWalk) -> set[str]:
     """Names of the uses from which something that has an effect follows, found backwards from the effects."""
     uses = {placed.use.name: placed for placed in bound.uses}
     loops = {around.loop.name: around for around in bound.loops}
+    items = {(stream.use, stream.slot): stream.source for stream in bound.streams}
     alive: set[str] = set()
     seen: set[Source] = set()
     todo: list[Source] = [source for _, source in (*bound.emits, *bound.persists)]
@@ -76,6 +78,8 @@ def _alive_uses(bound: BoundWalk) -> set[str]:
             todo.extend(revive(uses[source.use]))
         elif isinstance(source, LastValue):
             todo.append(source.source)
+        elif isinstance(source, Streamed):
+            todo.append(items[source.use, source.slot])
         elif isinstance(source, Carried):
             todo.extend(s for n, *both in loops[source.loop].carries if n == source.name for s in both)
         elif isinstance(source, Collected):

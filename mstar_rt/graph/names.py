@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mstar_rt.errors import GraphError, nearest
+from mstar_rt.graph.edge import GraphEdge, StreamingGraphEdge
 from mstar_rt.graph.node import NodeUse
 from mstar_rt.graph.section import Loop, Section
 from mstar_rt.graph.source import Collected, NodeOutput
+from mstar_rt.graph.stream_edges import check_stream_edges
 from mstar_rt.graph.walk import Walk
 
 Producer = NodeOutput | Collected
@@ -30,7 +32,7 @@ class WalkNames:
 
     `around` maps every use and loop to the loops around it, outermost first, in the order of writing;
     `produced` maps them to {slot: tensor name}; `edges` maps an input "use.slot" to the producer that an
-    explicit edge gives it.
+    explicit edge gives it, `streams` to the streaming edge that ends there.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -39,10 +41,12 @@ class WalkNames:
         self.produced: dict[str, dict[str, str]] = {}
         self.loops: dict[str, Loop] = {}
         self.edges: dict[str, Producer] = {}
+        self.streams: dict[str, StreamingGraphEdge] = {}
         self._register(walk.body, ())
         for loop in self.loops.values():
             self._check_leave(loop)
         self._register_edges()
+        check_stream_edges(self)
 
     def error(self, what: str) -> GraphError:
         return GraphError(f"walk {self.walk.name!r} {what}")
@@ -120,20 +124,29 @@ class WalkNames:
         raise self.error(f"{where}, {why}, {nearest(leave, body)}")
 
     def _register_edges(self) -> None:
-        order = {name: index for index, name in enumerate(self.around)}
-        slots = {use.name: use.node.inputs for use in uses_of(self.walk.body)}
         for edge in self.walk.edges:
             where = f"has edge {edge.source!r} -> {edge.target!r}"
             producer = self.producer(edge.source, f"{where} from an output")
-            target, slot = edge.target.split(".")
-            if target not in slots:
-                raise self.error(f"{where} to an unknown node {target!r}, {nearest(target, slots)}")
-            if slot not in slots[target]:
-                hint = nearest(slot, slots[target])
-                raise self.error(f"{where}, but node {target!r} has no input {slot!r}, {hint}")
-            if edge.target in self.edges:
+            self._check_target(edge.target, where)
+            if edge.target in self.edges or edge.target in self.streams:
                 raise self.error(f"has two edges into {edge.target!r}, an input has one producer")
-            source = edge.source.split(".")[0]
-            if order[source] >= order[target] or source in self.around[target]:
-                raise self.error(f"{where} that flows backwards, only the carry of a loop may do that")
-            self.edges[edge.target] = producer
+            self._check_forwards(edge, where)
+            if isinstance(edge, StreamingGraphEdge):
+                self.streams[edge.target] = edge
+            else:
+                self.edges[edge.target] = producer
+
+    def _check_target(self, end: str, where: str) -> None:
+        target, slot = end.split(".")
+        slots = {use.name: use.node.inputs for use in uses_of(self.walk.body)}
+        if target not in slots:
+            raise self.error(f"{where} to an unknown node {target!r}, {nearest(target, slots)}")
+        if slot not in slots[target]:
+            hint = nearest(slot, slots[target])
+            raise self.error(f"{where}, but node {target!r} has no input {slot!r}, {hint}")
+
+    def _check_forwards(self, edge: GraphEdge | StreamingGraphEdge, where: str) -> None:
+        order = list(self.around)
+        source, target = edge.source.split(".")[0], edge.target.split(".")[0]
+        if order.index(source) >= order.index(target) or source in self.around[target]:
+            raise self.error(f"{where} that flows backwards, only the carry of a loop may do that")

@@ -1,4 +1,4 @@
-"""The leaves of a declaration: nodes, their uses in a walk, and explicit edges."""
+"""The leaves of a declaration: nodes and their uses in a walk."""
 
 from __future__ import annotations
 
@@ -87,23 +87,6 @@ class NodeUse:
         for tensor in self.tensors_in:
             check_name(tensor, f"a tensor read by {self.name!r}")
         check_names(self.tensors_out, f"the tensors that {self.name!r} produces")
-
-
-@dataclass(frozen=True)
-class GraphEdge:
-    """Bind an input to one producer, whatever the names: GraphEdge("encode.latents", "score.goal").
-
-    Both ends are "use.slot"; the source may also be "loop.collected". It must be written before the target:
-    values flow backwards only as the carry of a loop.
-    """
-
-    source: str
-    target: str
-
-    def __post_init__(self) -> None:
-        for end in (self.source, self.target):
-            if not isinstance(end, str) or len(end.split(".")) != 2 or not all(end.split(".")):
-                raise GraphError(f"an edge has the end {end!r}, expected 'node.slot'")
 
 
 def _renamed(slots: tuple[str, ...], names: Mapping[str, str], unknown: str) -> tuple[str, ...]:

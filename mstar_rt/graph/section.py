@@ -59,7 +59,7 @@ class Loop:
 
     name: str
     body: Section
-    times: int | str
+    times: int | str | None
     limit: int | None
     carry: tuple[tuple[str, str], ...]
     collect: tuple[tuple[str, str], ...]
@@ -73,23 +73,22 @@ class Loop:
         carry: Mapping[str, str] | None = None,
         collect: Mapping[str, str] | None = None,
     ) -> None:
-        check_name(name, "the name of a loop")
-        set_field = object.__setattr__
-        set_field(self, "name", name)
-        set_field(self, "body", as_section(body, f"loop {name!r}"))
-        set_field(self, "times", times)
-        set_field(self, "limit", limit)
-        set_field(self, "carry", _pairs(carry, f"carry of loop {name!r}"))
-        set_field(self, "collect", _pairs(collect, f"collect of loop {name!r}"))
+        _set_loop(self, name, body, carry, collect)
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "limit", limit)
         _check_bound(self)
 
     @property
     def max_times(self) -> int:
-        """The largest number of iterations that any request may run."""
-        if isinstance(self.times, int):
-            return self.times
-        assert self.limit is not None
-        return self.limit
+        """The largest number of iterations that any request may run; for any loop, BoundWalk.max_times."""
+        bound = self.times if isinstance(self.times, int) else self.limit
+        assert bound is not None, f"what feeds {self.name!r} bounds it, ask BoundWalk.max_times"
+        return bound
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether chunks of streaming edges say how often it runs."""
+        return False
 
     @property
     def leave_node(self) -> str | None:
@@ -126,6 +125,41 @@ class DynamicLoop(Loop):
         return self.leave
 
 
+@dataclass(frozen=True, init=False)
+class StreamLoop(Loop):
+    """Runs its body once per chunk of the streaming edges that end inside it.
+
+    The iteration of the final chunk is the last one. `times` and `limit` are None: what feeds it sets the number of
+    iterations. For the rest it is a Loop: it may carry, collect, emit, nest, and feed another StreamLoop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        body: Part,
+        carry: Mapping[str, str] | None = None,
+        collect: Mapping[str, str] | None = None,
+    ) -> None:
+        _set_loop(self, name, body, carry, collect)
+        object.__setattr__(self, "times", None)
+        object.__setattr__(self, "limit", None)
+
+    @property
+    def is_stream(self) -> bool:
+        return True
+
+
+def _set_loop(
+    loop: Loop, name: str, body: Part, carry: Mapping[str, str] | None, collect: Mapping[str, str] | None
+) -> None:
+    check_name(name, "the name of a loop")
+    set_field = object.__setattr__
+    set_field(loop, "name", name)
+    set_field(loop, "body", as_section(body, f"loop {name!r}"))
+    set_field(loop, "carry", _pairs(carry, f"carry of loop {name!r}"))
+    set_field(loop, "collect", _pairs(collect, f"collect of loop {name!r}"))
+
+
 def _sections(parts: tuple[Part, ...], where: str) -> tuple[Section, ...]:
     if not parts:
         raise GraphError(f"{where}() is empty, expected at least one node or section")
@@ -142,17 +176,13 @@ def _pairs(names: Mapping[str, str] | None, where: str) -> tuple[tuple[str, str]
 
 def _check_bound(loop: Loop) -> None:
     where = f"loop {loop.name!r}"
-    if loop.limit is not None and (not _is_count(loop.limit) or loop.limit < 1):
+    if loop.limit is not None and (not isinstance(loop.limit, int) or isinstance(loop.limit, bool) or loop.limit < 1):
         raise GraphError(f"{where} has limit {loop.limit!r}, expected an integer of at least 1")
     if isinstance(loop.times, str):
         check_name(loop.times, f"the parameter of {where}")
         if loop.limit is None:
             raise GraphError(f"{where} has no bound: its times are the parameter {loop.times!r}, so it needs a limit")
-    elif not _is_count(loop.times) or loop.times < 1:
+    elif not isinstance(loop.times, int) or isinstance(loop.times, bool) or loop.times < 1:
         raise GraphError(f"{where} has times {loop.times!r}, expected an integer of at least 1 or a parameter's name")
     elif loop.limit is not None and loop.times > loop.limit:
         raise GraphError(f"{where} runs {loop.times} times, over its own limit {loop.limit}")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

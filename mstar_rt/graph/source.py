@@ -45,10 +45,20 @@ class Collected:
     name: str
 
 
-Source = Union[WalkInput, NodeOutput, Carried, LastValue, Collected]
+@dataclass(frozen=True)
+class Streamed:
+    """The chunks that a streaming edge hands to `slot` of the node `use`, one per iteration of the StreamLoop
+    `loop`."""
+
+    loop: str
+    use: str
+    slot: str
 
 
-def origin(source: Source) -> WalkInput | NodeOutput | Carried | Collected:
+Source = Union[WalkInput, NodeOutput, Carried, LastValue, Collected, Streamed]
+
+
+def origin(source: Source) -> WalkInput | NodeOutput | Carried | Collected | Streamed:
     """The producer itself, whatever loops its value leaves on the way."""
     while isinstance(source, LastValue):
         source = source.source
@@ -58,6 +68,7 @@ def origin(source: Source) -> WalkInput | NodeOutput | Carried | Collected:
 def owner(source: Source) -> str:
     """The node use or loop that produces a source, or the name of a walk's input."""
     producer = origin(source)
+    assert not isinstance(producer, Streamed), "chunks are read, never emitted, persisted, carried or collected"
     if isinstance(producer, NodeOutput):
         return producer.use
     if isinstance(producer, WalkInput):
@@ -70,4 +81,6 @@ def label(source: Source) -> str:
     producer = origin(source)
     if isinstance(producer, WalkInput):
         return producer.name
-    return f"{owner(producer)}.{producer.slot if isinstance(producer, NodeOutput) else producer.name}"
+    if isinstance(producer, NodeOutput | Streamed):
+        return f"{producer.use}.{producer.slot}"
+    return f"{producer.loop}.{producer.name}"

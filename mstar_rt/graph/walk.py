@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mstar_rt.errors import GraphError
-from mstar_rt.graph.node import GraphEdge, check_name
+from mstar_rt.graph.edge import GraphEdge, StreamingGraphEdge
+from mstar_rt.graph.node import check_name
 from mstar_rt.graph.section import Part, Section, as_section
 
 
@@ -23,7 +24,7 @@ class Walk:
     body: Section
     emit: tuple[str, ...]
     persist: tuple[str, ...]
-    edges: tuple[GraphEdge, ...]
+    edges: tuple[GraphEdge | StreamingGraphEdge, ...]
 
     def __init__(
         self,
@@ -31,13 +32,14 @@ class Walk:
         body: Part,
         emit: tuple[str, ...] = (),
         persist: tuple[str, ...] = (),
-        edges: tuple[GraphEdge, ...] = (),
+        edges: tuple[GraphEdge | StreamingGraphEdge, ...] = (),
     ) -> None:
         check_name(name, "the name of a walk")
         where = f"walk {name!r}"
         for edge in edges:
-            if not isinstance(edge, GraphEdge):
-                raise GraphError(f"{where} has {edge!r} among its edges, expected a GraphEdge")
+            if not isinstance(edge, GraphEdge | StreamingGraphEdge):
+                what = f"{where} has {edge!r} among its edges"
+                raise GraphError(f"{what}, expected a GraphEdge or a StreamingGraphEdge")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "body", as_section(body, where))
         object.__setattr__(self, "emit", _tensor_names(emit, f"{where} emits"))

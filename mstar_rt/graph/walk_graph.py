@@ -9,6 +9,7 @@ from mstar_rt.errors import GraphError, NotFound, nearest
 from mstar_rt.graph.binding import BoundWalk, bind_walk
 from mstar_rt.graph.liveness import check_alive
 from mstar_rt.graph.node import GraphNode
+from mstar_rt.graph.stream_order import check_stream_order
 from mstar_rt.graph.walk import Walk
 
 
@@ -65,6 +66,7 @@ class WalkGraph:
                 )
             if node != known[node.name]:
                 raise GraphError(f"walk {walk.name!r} uses a node {node.name!r} that is not equal to the graph's")
+        check_stream_order(bound)
         check_alive(bound)
         return bound
 

@@ -10,11 +10,15 @@ import pytest
 from mstar_rt.errors import InvalidArgument, NotFound
 from mstar_rt.graph import (
     DynamicLoop,
+    FixedChunkPolicy,
     GraphEdge,
     GraphNode,
     Loop,
     Parallel,
+    ReceptiveFieldChunkPolicy,
     Sequential,
+    StreamingGraphEdge,
+    StreamLoop,
     Walk,
     WalkGraph,
     draw,
@@ -75,6 +79,67 @@ sequential
    └─ refit: actions, cost -> mean  > emits mean  > persists mean
 """
 
+TALK = GraphNode("talk", ("token",), ("token", "code"))
+DECODE = GraphNode("decode", ("codes", "voice"), ("audio",))
+PACK = GraphNode("pack", ("audios",), ("packet",))
+
+STREAMED = WalkGraph(
+    nodes=(TALK, DECODE, PACK),
+    walks=(
+        Walk(
+            "speak",
+            Sequential(
+                DynamicLoop("talking", TALK, "steps", 500, carry={"token": "token"}, leave="talk"),
+                StreamLoop("codec", DECODE, carry={"voice": "audio"}),
+                StreamLoop("packing", PACK, collect={"packet": "packets"}),
+            ),
+            emit=("audio", "packets"),
+            edges=(
+                StreamingGraphEdge("talk.code", "decode.codes", ReceptiveFieldChunkPolicy(3, 1, (4, 8))),
+                StreamingGraphEdge("decode.audio", "pack.audios", FixedChunkPolicy(2)),
+            ),
+        ),
+    ),
+)
+
+STREAMED_TEXT = """\
+walk speak
+  inputs:   token, voice
+  emits:    audio, packets
+sequential
+├─ dynamic loop talking: up to steps <= 500 times, left by talk
+│  │  carries token
+│  └─ talk: token -> token, code
+├─ stream loop codec: once per chunk of talking, ReceptiveField(left=3, right=1, strides=(4, 8))
+│  │  carries voice=audio
+│  └─ decode: codes<~talk.code, voice -> audio  > emits audio
+└─ stream loop packing: once per chunk of codec, Fixed(k=2)
+   │  collects packets=[packet]  > emits packets
+   └─ pack: audios<~decode.audio -> packet
+"""
+
+
+def test_text_of_streams() -> None:
+    assert draw(STREAMED) == STREAMED_TEXT
+
+
+def test_mermaid_draws_streams_as_thick_arrows() -> None:
+    drawing = draw(STREAMED, format="mermaid")
+    assert 'w0n0 ==>|"code, ReceptiveField(left=3, right=1, strides=(4, 8))"| w0n1' in drawing
+    assert 'w0n1 ==>|"audio, Fixed(k=2)"| w0n2' in drawing
+    assert 'w0n1 -.->|"audio"| w0n1' in drawing
+    assert 'subgraph w0l2["stream loop packing: once per chunk of codec, Fixed(k=2)"]' in drawing
+    assert drawing.count("==>") == 2
+
+
+def test_svg_names_streams_and_gives_their_loops_a_color() -> None:
+    root = _svg_root(draw(STREAMED, format="svg"))
+    shown = {each.text for each in root.iter() if each.tag.endswith("text")}
+    assert {"stream loop codec", "stream loop packing", "once per chunk of codec, Fixed(k=2)"} <= shown
+    assert {"in codes<~talk.code, voice", "in audios<~decode.audio"} <= shown
+    fills = [each.attrib["fill"] for each in root.iter() if each.tag.endswith("rect") and "x" in each.attrib]
+    assert fills.count("#eef8f6") == 2
+
 
 def test_text_of_one_walk() -> None:
     assert draw(GRAPH, "plan") == TEXT
@@ -120,8 +185,15 @@ def _number(element: ET.Element, name: str) -> float:
     return float(element.attrib[name])
 
 
-def test_svg_is_well_formed_and_everything_lies_inside() -> None:
-    root = _svg_root(draw(GRAPH, format="svg"))
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (GRAPH, {"walk encode", "walk plan", "dynamic loop cem", "predict", "encode_goal (encode)"}),
+        (STREAMED, {"walk speak", "stream loop codec", "dynamic loop talking", "decode"}),
+    ],
+)
+def test_svg_is_well_formed_and_everything_lies_inside(graph: WalkGraph, expected: set[str]) -> None:
+    root = _svg_root(draw(graph, format="svg"))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     width, height = _number(root, "width"), _number(root, "height")
     boxes = [each for each in root.iter() if each.tag.endswith("rect") and "x" in each.attrib]
@@ -132,13 +204,13 @@ def test_svg_is_well_formed_and_everything_lies_inside() -> None:
     for each in texts:
         assert 0 <= _number(each, "x") <= _number(each, "x") + 7.2 * len(each.text or "") <= width
         assert 0 <= _number(each, "y") <= height
-    shown = {each.text for each in texts}
-    assert {"walk encode", "walk plan", "dynamic loop cem", "predict", "encode_goal (encode)"} <= shown
-    assert "http" not in draw(GRAPH, format="svg").replace("http://www.w3.org/2000/svg", "")
+    assert expected <= {each.text for each in texts}
+    assert "http" not in draw(graph, format="svg").replace("http://www.w3.org/2000/svg", "")
 
 
-def test_svg_boxes_are_nested_or_apart() -> None:
-    root = _svg_root(draw(GRAPH, "plan", "svg"))
+@pytest.mark.parametrize("graph", [GRAPH, STREAMED])
+def test_svg_boxes_are_nested_or_apart(graph: WalkGraph) -> None:
+    root = _svg_root(draw(graph, graph.walks[-1].name, "svg"))
     boxes = []
     for e in root.iter():
         if e.tag.endswith("rect") and "x" in e.attrib:

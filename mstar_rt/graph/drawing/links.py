@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mstar_rt.graph.binding import BoundWalk
-from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, WalkInput
+from mstar_rt.graph.drawing.captions import policy_name
+from mstar_rt.graph.source import Carried, Collected, LastValue, NodeOutput, Source, Streamed, WalkInput
 
 
 @dataclass(frozen=True)
 class Link:
     """`source` is a use or, with `is_input`, an input of the walk; `target` is a use. `back`: to the next
-    iteration."""
+    iteration. `policy`: in chunks of that policy."""
 
     source: str
     target: str
     tensor: str
     is_input: bool = False
     back: bool = False
+    policy: str = ""
 
 
 def links_of(bound: BoundWalk) -> list[Link]:
@@ -26,11 +28,20 @@ def links_of(bound: BoundWalk) -> list[Link]:
     found: dict[Link, None] = {}
     for placed in bound.uses:
         for source in placed.inputs:
+            if isinstance(source, Streamed):
+                found[_stream_link(bound, source)] = None
+                continue
             for producer, name, back in _producers(bound, source, False, frozenset()):
                 is_input = isinstance(producer, WalkInput)
                 owner = producer.name if isinstance(producer, WalkInput) else producer.use
                 found[Link(owner, placed.use.name, name, is_input, back)] = None
     return list(found)
+
+
+def _stream_link(bound: BoundWalk, source: Streamed) -> Link:
+    stream = next(each for each in bound.streams if (each.use, each.slot) == (source.use, source.slot))
+    _, tensor, _ = next(_producers(bound, stream.source, False, frozenset()))
+    return Link(stream.source.use, source.use, tensor, policy=policy_name(stream.edge.policy))
 
 
 def _producers(

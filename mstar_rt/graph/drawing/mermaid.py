@@ -1,4 +1,4 @@
-"""A walk as a Mermaid flowchart: loops are subgraphs, dotted arrows lead to the next iteration."""
+"""A walk as a Mermaid flowchart: loops are subgraphs, dotted arrows lead to the next iteration, thick ones stream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Flowchart:
             mark = ":::cache" if section.node.cache else ""
             yield f"{indent}{self.use_ids[section.name]}[{_quoted(use_title(section))}]{mark}"
         elif isinstance(section, Loop):
-            yield f"{indent}subgraph {self.loop_ids[section.name]}[{_quoted(loop_title(section))}]"
+            yield f"{indent}subgraph {self.loop_ids[section.name]}[{_quoted(loop_title(self.bound, section))}]"
             yield from self._section(section.body, indent + "  ")
             yield f"{indent}end"
         else:
@@ -56,12 +56,14 @@ class _Flowchart:
 
     def _arrows(self) -> Iterator[str]:
         """Tensors that go the same way share an arrow."""
-        tensors: dict[tuple[str, str, bool], list[str]] = {}
+        tensors: dict[tuple[str, str, str, str], list[str]] = {}
         for link in links_of(self.bound):
-            tensors.setdefault((self._source_id(link), self.use_ids[link.target], link.back), []).append(link.tensor)
-        for (source, target, back), names in tensors.items():
-            arrow = "-.->" if back else "-->"
-            yield f"  {source} {arrow}|{_quoted(', '.join(dict.fromkeys(names)))}| {target}"
+            arrow = "==>" if link.policy else "-.->" if link.back else "-->"
+            way = (self._source_id(link), arrow, self.use_ids[link.target], link.policy)
+            tensors.setdefault(way, []).append(link.tensor)
+        for (source, arrow, target, policy), names in tensors.items():
+            label = ", ".join([*dict.fromkeys(names), *([policy] if policy else [])])
+            yield f"  {source} {arrow}|{_quoted(label)}| {target}"
 
     def _source_id(self, link: Link) -> str:
         return self.input_ids[link.source] if link.is_input else self.use_ids[link.source]

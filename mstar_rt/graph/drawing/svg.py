@@ -27,6 +27,7 @@ STATELESS = ("#e9f1fc", "#5b86c4")
 CACHED = ("#fdf0dd", "#c9842b")
 LOOP = ("#f5f7f9", "#8c9aa8")
 DYNAMIC_LOOP = ("#f6f2fb", "#8f74b5")
+STREAM_LOOP = ("#eef8f6", "#3d9486")
 INPUT = ("#ffffff", "#8c9aa8")
 EMIT_COLOR = "#1d7a46"
 PERSIST_COLOR = "#8a4b9c"
@@ -62,7 +63,7 @@ def _section_box(bound: BoundWalk, section: Section) -> Box:
     if isinstance(section, NodeUse):
         return card(list(_use_lines(bound, section)), *(CACHED if section.node.cache else STATELESS))
     if isinstance(section, Loop):
-        colors = LOOP if section.leave_node is None else DYNAMIC_LOOP
+        colors = STREAM_LOOP if section.is_stream else LOOP if section.leave_node is None else DYNAMIC_LOOP
         title = list(_loop_lines(bound, section))
         return frame(_section_box(bound, section.body), title, *colors, turns=bool(section.carry))
     boxes = [_section_box(bound, part) for part in parts_of(section)]
@@ -81,7 +82,7 @@ def _use_lines(bound: BoundWalk, use: NodeUse) -> Iterator[Line]:
 
 def _loop_lines(bound: BoundWalk, loop: Loop) -> Iterator[Line]:
     yield Line(loop_name(loop), bold=True)
-    yield Line(loop_bound(loop), FAINT)
+    yield from (Line(line, FAINT) for line in textwrap.wrap(loop_bound(bound, loop), MAX_CHARS, break_long_words=False))
     yield from _wrapped("carries", [renaming(name, output) for name, output in loop.carry])
     yield from _wrapped("collects", [f"{name}=[{output}]" for output, name in loop.collect])
     yield from _destinations(bound, loop.name)

@@ -41,7 +41,7 @@ def _section_lines(bound: BoundWalk, section: Section, first: str, rest: str) ->
         yield first + _use_line(bound, section)
         return
     if isinstance(section, Loop):
-        yield first + loop_title(section)
+        yield first + loop_title(bound, section)
         yield from (f"{rest}│  {line}" for line in _loop_notes(bound, section))
         parts = parts_of(section.body) if isinstance(section.body, Sequential) else [section.body]
     else:
