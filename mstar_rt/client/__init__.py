@@ -10,8 +10,10 @@ with connect("127.0.0.1:50051") as client:
 
 from mstar_rt.client.asynchronous import AsyncClient, connect_async
 from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
+from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
 from mstar_rt.client.blocking import Client, RolloutStream, connect
 from mstar_rt.client.blocking_session import WorldModelSession
+from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
 from mstar_rt.client.results import (
     Encoding,
     LoopTime,
@@ -26,7 +28,9 @@ from mstar_rt.client.results import (
     RuntimeStats,
     ServerInfo,
     SessionEvent,
+    TaskDone,
     TaskInfo,
+    TaskOutput,
     TensorInfo,
     Timing,
     WalkInfo,
@@ -34,6 +38,8 @@ from mstar_rt.client.results import (
 
 __all__ = [
     "AsyncClient",
+    "AsyncTaskSession",
+    "AsyncTaskStream",
     "AsyncWorldModelSession",
     "Client",
     "Encoding",
@@ -50,7 +56,11 @@ __all__ = [
     "RuntimeStats",
     "ServerInfo",
     "SessionEvent",
+    "TaskDone",
     "TaskInfo",
+    "TaskOutput",
+    "TaskSession",
+    "TaskStream",
     "TensorInfo",
     "Timing",
     "WalkInfo",

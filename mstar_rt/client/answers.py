@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mstar_rt.client import results
-from mstar_rt.protos import request_pb2, runtime_pb2, tensor_pb2, world_model_pb2
+from mstar_rt.protos import request_pb2, runtime_pb2, task_pb2, tensor_pb2, world_model_pb2
 from mstar_rt.protos.arrays import array_from_tensor, dtype_name
 
 
@@ -59,6 +59,14 @@ def event(answers: int, wire: world_model_pb2.SessionEvent) -> results.SessionEv
     kind = world_model_pb2.SessionEvent.Kind.Name(wire.kind).removeprefix("KIND_").lower()
     replaced_by = wire.replaced_by if wire.HasField("replaced_by") else None
     return results.SessionEvent(kind, answers, wire.message, replaced_by)
+
+
+def task_output(output: task_pb2.TaskOutput) -> results.TaskOutput:
+    return results.TaskOutput(output.name, tuple(output.iteration), _array(output.tensor, output.name), output.walk)
+
+
+def task_done(done: task_pb2.TaskDone) -> results.TaskDone:
+    return results.TaskDone(timing(done.timing), done.request_id, tuple(done.flags))
 
 
 def timing(wire: request_pb2.Timing) -> results.Timing:

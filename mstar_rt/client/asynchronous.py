@@ -5,7 +5,7 @@ on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2
 
 from mstar_rt.client import answers, arguments, requests, results
 from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
+from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
 from mstar_rt.client.channel import OPTIONS, Connection
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
@@ -173,6 +174,29 @@ class AsyncClient:
         defaults.
         """
         return AsyncWorldModelSession(self._connection, model, budget_ms, criticality, options)
+
+    # ---- any model
+
+    def run(
+        self,
+        model: str,
+        task: str,
+        tensors: Mapping[str, Numbers] | None = None,
+        *,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> AsyncTaskStream:
+        """Run a task by its name, with the tensors and options that `describe` lists."""
+        request = requests.task(0, model, task, tensors, budget_ms, criticality, options)
+        return AsyncTaskStream(
+            self._connection.tasks.Run(request, timeout=arguments.timeout_s(timeout_s)), self.address
+        )
+
+    def task_session(self, model: str) -> AsyncTaskSession:
+        """Requests that share what the model's tasks persist, to be used in `async with`."""
+        return AsyncTaskSession(self._connection, model)
 
     # ---- the runtime
 

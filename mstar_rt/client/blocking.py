@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2
 
 from mstar_rt.client import answers, arguments, requests, results
 from mstar_rt.client.blocking_session import WorldModelSession
+from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
 from mstar_rt.client.channel import OPTIONS, Connection
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
@@ -173,6 +174,27 @@ class Client:
                         yield improvements[-1]
         finally:
             call.cancel()
+
+    # ---- any model
+
+    def run(
+        self,
+        model: str,
+        task: str,
+        tensors: Mapping[str, Numbers] | None = None,
+        *,
+        budget_ms: float | None = None,
+        timeout_s: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> TaskStream:
+        """Run a task by its name, with the tensors and options that `describe` lists."""
+        request = requests.task(0, model, task, tensors, budget_ms, criticality, options)
+        return TaskStream(self._connection.tasks.Run(request, timeout=arguments.timeout_s(timeout_s)), self.address)
+
+    def task_session(self, model: str) -> TaskSession:
+        """Requests that share what the model's tasks persist, to be used in `with`."""
+        return TaskSession(self._connection, model)
 
     # ---- the runtime
 

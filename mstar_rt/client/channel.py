@@ -7,7 +7,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2_grpc
 
 from mstar_rt.errors import FailedPrecondition
-from mstar_rt.protos import runtime_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.protos import runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -37,6 +37,7 @@ class Connection:
         self.channel = channel
         self.closed = False
         self._world_model: Any = world_model_pb2_grpc.WorldModelStub(channel)
+        self._tasks: Any = task_pb2_grpc.TasksStub(channel)
         self._runtime: Any = runtime_pb2_grpc.RuntimeStub(channel)
         self._health: Any = health_pb2_grpc.HealthStub(channel)
 
@@ -44,6 +45,11 @@ class Connection:
     def world_model(self) -> Any:
         self.check_open()
         return self._world_model
+
+    @property
+    def tasks(self) -> Any:
+        self.check_open()
+        return self._tasks
 
     @property
     def runtime(self) -> Any:

@@ -48,4 +48,6 @@ def error_from_call(error: Any, address: str) -> MstarError:
 def error_from_detail(detail: request_pb2.ErrorDetail) -> MstarError:
     error = ERRORS_BY_CODE.get(detail.code, Internal)(detail.message)
     error.add_note(f"request id {detail.request_id}")
+    if detail.HasField("retry_after_ms"):
+        error.retry_after_s = detail.retry_after_ms / 1e3
     return error

@@ -7,7 +7,7 @@ from typing import Any
 
 from mstar_rt.client import arguments, messages
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.protos import runtime_pb2
+from mstar_rt.protos import runtime_pb2, task_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 
 
@@ -84,6 +84,25 @@ def observe(
     context_states: Numbers | None,
 ) -> wire.Observe:
     return wire.Observe(context=messages.context(frames, state, latents, context_actions, context_states))
+
+
+def task(
+    message_id: int,
+    model: str,
+    name: str,
+    tensors: Mapping[str, Numbers] | None,
+    budget_ms: float | None,
+    criticality: str | None,
+    options: Mapping[str, Any],
+) -> task_pb2.TaskRequest:
+    return task_pb2.TaskRequest(
+        message_id=message_id,
+        model=arguments.text("model", model),
+        task=arguments.text("task", name),
+        tensors={key: messages.numbers(value, key) for key, value in (tensors or {}).items()},
+        model_options={key: messages.option_value(key, value) for key, value in options.items()},
+        options=messages.request_options(budget_ms, criticality),
+    )
 
 
 def describe(model: str, walk: str | None) -> runtime_pb2.DescribeModelRequest:

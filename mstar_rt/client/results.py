@@ -77,6 +77,25 @@ class RolloutDone:
 
 
 @dataclass(frozen=True)
+class TaskOutput:
+    """One value of one output; `iteration` has one entry per loop around the node that made it, outermost first."""
+
+    name: str
+    iteration: tuple[int, ...]
+    value: np.ndarray
+    walk: str
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """The end of a task."""
+
+    timing: Timing
+    request_id: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class PlanImprovement:
     """The plan after `iteration` (from 0): actions [H, A], costs of that iteration, microseconds since
     arrival.

@@ -1,0 +1,95 @@
+"""The blocking side of Tasks: any task of any model."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from mstar_rt.client import answers, requests, results
+from mstar_rt.client.channel import Connection
+from mstar_rt.client.failures import error_from_detail, translated
+from mstar_rt.client.messages import Numbers
+from mstar_rt.errors import FailedPrecondition, Unavailable
+from mstar_rt.protos import task_pb2
+
+
+class TaskStream:
+    """Iterate over the outputs as they are produced; `done` has timing and flags after the last. `cancel` ends it
+    early.
+    """
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+        self.done: results.TaskDone | None = None
+
+    def __iter__(self) -> Iterator[results.TaskOutput]:
+        with translated(self._address):
+            for answer in self._call:
+                if answer.WhichOneof("answer") == "done":
+                    self.done = answers.task_done(answer.done)
+                else:
+                    yield answers.task_output(answer.output)
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+class TaskSession:
+    """Requests of one model that share what its tasks persist. Used by one thread, in `with`.
+
+    A task that fails leaves the session usable; when the stream itself has failed, every call raises.
+    """
+
+    def __init__(self, connection: Connection, model: str) -> None:
+        self._connection = connection
+        self._model = model
+        self._last_id = 0
+        self._outgoing: queue.SimpleQueue[task_pb2.TaskRequest | None] = queue.SimpleQueue()
+        self._closed = False
+        self._call = connection.tasks.Session(iter(self._outgoing.get, None))
+
+    def __enter__(self) -> TaskSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(
+        self,
+        task: str,
+        tensors: Mapping[str, Numbers] | None = None,
+        *,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
+    ) -> list[results.TaskOutput]:
+        """All outputs of one task, once it is done."""
+        if self._closed:
+            raise FailedPrecondition(f"the session of {self._model!r} is closed: open another one")
+        self._last_id += 1
+        self._outgoing.put(
+            requests.task(self._last_id, self._model, task, tensors, budget_ms, criticality, options),
+        )
+        return list(self._outputs())
+
+    def close(self) -> None:
+        """Free what the session holds. Idempotent."""
+        self._closed = True
+        self._outgoing.put(None)
+        self._call.cancel()
+
+    def _outputs(self) -> Iterator[results.TaskOutput]:
+        with translated(self._connection.address):
+            for answer in self._call:
+                kind = answer.WhichOneof("answer")
+                if kind == "error":
+                    raise error_from_detail(answer.error)
+                if kind == "done":
+                    return
+                yield answers.task_output(answer.output)
+        raise Unavailable(f"the server at {self._connection.address} ended the session: open another one")
