@@ -18,7 +18,7 @@ from mstar_rt.config import load_deployment, log_level
 from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 
-BENCHMARKS = ("runtime", "plan")
+BENCHMARKS = ("runtime", "plan", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,6 +101,7 @@ def _serve(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _check(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.check_report import report
     from mstar_rt.launch import declare_models, edge_config, place_models
     from mstar_rt.server.edge import check_edge_config
 
@@ -112,11 +113,8 @@ def _check(args: argparse.Namespace, _: list[str]) -> int:
         if model.checkpoint and not Path(model.checkpoint).is_file():
             raise ConfigError(f"model {model.name!r}: no weights file at {model.checkpoint}; check the path")
     print(f"{args.config}: deployment {config.name!r} on {config.server.host}:{config.server.port}")
-    for worker in config.workers:
-        print(f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)")
-        for name in placement.models_on(worker.rank):
-            nodes = ", ".join(node.name for node in models[name].graph.nodes)
-            print(f"  {name} ({models[name].family}): {nodes}")
+    for line in report(config, models, placement):
+        print(line)
     return 0
 
 

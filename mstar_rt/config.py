@@ -22,7 +22,7 @@ from mstar_rt.errors import ConfigError, nearest
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 WORKER_LIMITS = {"threads": 256, "max_batch": 4096, "kv_memory_mb": 1 << 20, "shared_memory_mb": 1 << 20}
-MAX_WARMUP_TIMEOUT_S = 86400.0
+MAX_TIMEOUT_S = 86400.0
 
 PATH_OPTIONS = ("config",)
 """Options of any model family that name a file."""
@@ -30,18 +30,29 @@ PATH_OPTIONS = ("config",)
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The network edge. `port` 0 takes a free one. Binding beyond loopback needs `insecure: true`."""
+    """The network edge. `port` 0 takes a free one. Binding beyond loopback needs `insecure: true`.
+
+    `drain_timeout_s` is how long a server that is told to stop lets running requests finish. `max_unread_mb` is how
+    much of one request's answer may wait for a client that does not read.
+    """
 
     host: str = "127.0.0.1"
     port: int = 50051
     reflection: bool = False
     insecure: bool = False
     max_message_mb: int = 64
+    drain_timeout_s: float = 10.0
+    max_unread_mb: int = 64
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """One worker process. `device` is "cpu", "cuda" or "cuda:<n>"; `threads` are torch's intra-op threads."""
+    """One worker process. `device` is "cpu", "cuda" or "cuda:<n>"; `threads` are torch's intra-op threads.
+
+    `check_outputs` holds every output of every node against what the model declares, and refuses NaN. A worker whose
+    step takes longer than `max_step_s`, or from which nothing is heard for `silence_timeout_s`, is killed and started
+    again.
+    """
 
     rank: int
     device: str = "cpu"
@@ -50,6 +61,9 @@ class WorkerConfig:
     max_batch: int = 16
     kv_memory_mb: int = 256
     shared_memory_mb: int = 256
+    check_outputs: bool = False
+    max_step_s: float = 60.0
+    silence_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +78,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class PlacementRule:
-    """`nodes` (names of one model's nodes, or "*") run on `ranks`."""
+    """`nodes` run on `ranks`, in all walks or in those named; a later rule overrides an earlier one.
+
+    A node's name means all its uses, the name of one use (its alias) that one, "*" every node. Of several ranks every
+    request uses one: they are replicas.
+    """
 
     model: str
     nodes: tuple[str, ...] = ("*",)
     ranks: tuple[int, ...] = (0,)
+    walks: tuple[str, ...] = ("*",)
 
 
 @dataclass(frozen=True)
@@ -166,17 +185,27 @@ def _check(config: DeploymentConfig, where: str) -> None:
                 raise ConfigError(f"{where}.workers: {name} is {getattr(worker, name)}, expected 1 to {limit}")
         if worker.dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"{where}.workers: dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
-    if not 0 < config.warmup_timeout_s <= MAX_WARMUP_TIMEOUT_S:
-        raise ConfigError(
-            f"{where}.warmup_timeout_s is {config.warmup_timeout_s}, expected over 0, up to {MAX_WARMUP_TIMEOUT_S:g}"
-        )
+        _check_timeout(worker.max_step_s, f"{where}.workers: max_step_s")
+        _check_timeout(worker.silence_timeout_s, f"{where}.workers: silence_timeout_s", least=1.0)
+    _check_timeout(config.warmup_timeout_s, f"{where}.warmup_timeout_s")
+    _check_timeout(config.server.drain_timeout_s, f"{where}.server.drain_timeout_s", least=0.0)
     for index, rule in enumerate(config.placement):
         if not rule.nodes:
             raise ConfigError(f"{where}.placement[{index}].nodes is empty, name nodes or '*'")
+        if not rule.walks:
+            raise ConfigError(f"{where}.placement[{index}].walks is empty, name walks or '*'")
     if not 0 <= config.server.port <= 65535:
         raise ConfigError(f"{where}.server.port is {config.server.port}, expected 0 to 65535")
     if not 1 <= config.server.max_message_mb <= 1024:
         raise ConfigError(f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024")
+    if not 1 <= config.server.max_unread_mb <= 65536:
+        raise ConfigError(f"{where}.server.max_unread_mb is {config.server.max_unread_mb}, expected 1 to 65536")
+
+
+def _check_timeout(value_s: float, label: str, least: float | None = None) -> None:
+    if not (0.0 if least is None else least) <= value_s <= MAX_TIMEOUT_S or (least is None and value_s == 0):
+        bounds = "over 0" if least is None else f"at least {least:g}"
+        raise ConfigError(f"{label} is {value_s:g}, expected {bounds}, up to {MAX_TIMEOUT_S:g}")
 
 
 def _unique(values: list[Any], label: str) -> None:

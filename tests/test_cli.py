@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mstar_rt.cli import main
 
-TABLETOP = str(Path(__file__).parents[1] / "configs" / "tabletop.yaml")
+CONFIGS = Path(__file__).parents[1] / "configs"
+TABLETOP, TABLETOP_SPLIT = str(CONFIGS / "tabletop.yaml"), str(CONFIGS / "tabletop_split.yaml")
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -50,6 +52,52 @@ def test_check_prints_who_runs_where(capsys: pytest.CaptureFixture[str]) -> None
     assert status == 0
     assert "rank 0: cpu, float32, 1 thread(s)" in out
     assert "tabletop (vjepa2_ac): " in out
+
+
+def test_check_prints_what_crosses_between_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "check", TABLETOP_SPLIT)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert "  tabletop (vjepa2_ac): encode, observe_goal, observe" in lines
+    assert "  walk encode: rank 0" in lines
+    assert "  walk plan: ranks 0, 1" in lines
+    (goal,) = (" ".join(line.split()) for line in lines if "observe_goal.goal_latents" in line)
+    assert goal == "observe_goal.goal_latents -> score.goal_latents rank 0 -> rank 1 once"
+    assert "warning" not in out
+
+
+def changed_split(folder: Path, **rules: list[int]) -> str:
+    """The split deployment with `node` on `ranks` for every keyword, and bfloat16 on rank 1."""
+    data = yaml.safe_load(Path(TABLETOP_SPLIT).read_text())
+    data["models"][0]["checkpoint"] = str(CONFIGS / data["models"][0]["checkpoint"])
+    data["workers"][1]["dtype"] = "bfloat16"
+    data["placement"] += [{"model": "tabletop", "nodes": [node], "ranks": ranks} for node, ranks in rules.items()]
+    file = folder / "split.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return str(file)
+
+
+def test_check_warns_of_a_worker_without_nodes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, out, err = run(capsys, "check", changed_split(tmp_path, **{"*": [0]}))
+    assert (status, err) == (0, "")
+    assert "warning: rank 1 runs no node; place nodes there or take the worker out of the file" in out
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ({"remember": [0]}, "cache 'world' of model 'tabletop' moves between rank 0 (float32) and rank 1 (bfloat16)"),
+        ({"predict": [2]}, "placement[2]: rank 2 has no worker, the workers are [0, 1]"),
+        ({"predictor": [1]}, "placement[2]: model 'tabletop' has no node 'predictor', did you mean 'predict'?"),
+    ],
+)
+def test_check_ends_with_the_reason_if_a_placement_cannot_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, rules: dict[str, list[int]], sentence: str
+) -> None:
+    status, out, err = run(capsys, "check", changed_split(tmp_path, **rules))
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

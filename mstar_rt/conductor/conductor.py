@@ -1,33 +1,42 @@
-"""Takes requests through the walks of their task and keeps sessions; tensors never pass through here."""
+"""The conductor's messages: what comes in, and who takes care of it. Tensors never pass through here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mstar_rt.clock import Clock
-from mstar_rt.conductor.requests import RequestState, SessionState
-from mstar_rt.errors import Cancelled, FailedPrecondition, MstarError, NotFound, Unavailable, nearest
+from mstar_rt.conductor.input_holds import releases
+from mstar_rt.conductor.itinerary import Itineraries
+from mstar_rt.conductor.replicas import choose_replicas
+from mstar_rt.conductor.requests import RequestState
+from mstar_rt.conductor.running import RunningRequests
+from mstar_rt.conductor.sessions import LOST, Session, Sessions
+from mstar_rt.conductor.warmups import WarmUps
+from mstar_rt.conductor.workers import Workers
+from mstar_rt.config import WorkerConfig
+from mstar_rt.errors import MstarError, NotFound, Unavailable, nearest
 from mstar_rt.message import (
+    Admitted,
     AskStats,
     CancelRequest,
     CloseSession,
     Drain,
-    Finished,
+    Heartbeat,
     Message,
     OpenSession,
     PeerGone,
-    Release,
     ReleaseScope,
     RequestFailed,
     ServingState,
     SessionOpened,
-    StartWalk,
     Stats,
     Submit,
-    TensorRef,
     WalkDone,
     WalkFailed,
+    WalkYields,
+    Warmed,
+    WarmUp,
     WorkerReady,
 )  # fmt: skip
 from mstar_rt.model import ServedModel
@@ -35,6 +44,8 @@ from mstar_rt.placement import Placement
 from mstar_rt.transport import ControlEndpoint
 
 logger = logging.getLogger(__name__)
+
+SERVER = "server"
 
 
 class Conductor:
@@ -46,18 +57,18 @@ class Conductor:
         placement: Placement,
         endpoint: ControlEndpoint,
         clock: Clock,
+        workers: Sequence[WorkerConfig] = (),
     ) -> None:
         self._models = models
         self._placement = placement
         self._endpoint = endpoint
         self._clock = clock
-        self._requests: dict[str, RequestState] = {}
-        self._sessions: dict[str, SessionState] = {}
-        self._lost_sessions: set[str] = set()
-        self._ready_ranks: set[int] = set()
-        self._dead_pids: set[int] = set()
+        self._workers = Workers(workers)
+        self._warm_ups = WarmUps(models)
+        self._sessions = Sessions()
+        self._running = RunningRequests(endpoint, clock, self._workers)
+        self._itineraries = Itineraries(placement)
         self._draining = False
-        self._num_by_end = {"finished": 0, "failed": 0, "cancelled": 0}
 
     async def run(self) -> None:
         """Serve until the task is cancelled."""
@@ -71,17 +82,23 @@ class Conductor:
             case Submit():
                 self._submit(message)
             case WalkDone():
-                self._walk_done(message)
+                self._running.part_done(message)
             case WalkFailed():
-                self._fail(message.request_id, message.code, message.message)
+                self._running.part_failed(message)
+            case WalkYields():
+                self._running.part_yields(message)
             case CancelRequest():
-                self._cancel(message.request_id)
+                self._running.cancel(message.request_id)
+            case Heartbeat():
+                self._workers.hear(message, self._clock.now_ns())
             case OpenSession():
                 self._open_session(message)
             case CloseSession():
                 self._close_session(message.session_id)
             case WorkerReady():
                 self._worker_ready(message)
+            case Warmed():
+                self._warmed(message)
             case AskStats():
                 self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
             case Drain():
@@ -95,165 +112,128 @@ class Conductor:
         try:
             state = self._accept(submit)
         except MstarError as error:
-            self._discard_inputs(submit)
-            self._endpoint.send(submit.reply_to, RequestFailed(submit.request_id, error.code, str(error)))
+            self._refuse(submit, error)
             return
-        self._requests[submit.request_id] = state
-        if submit.session_id is not None:
-            self._sessions[submit.session_id].requests.add(submit.request_id)
-        self._start_next_walk(state, submit.inputs)
+        self._running.begin(state)
 
     def _accept(self, submit: Submit) -> RequestState:
-        if self._draining:
-            raise Unavailable("the server is draining and takes no new requests; try again in 5 s")
+        assert submit.request_id not in self._running, "the server makes request ids unique"
+        self._check_draining()
         if submit.model not in self._models:
             raise NotFound(f"no model {submit.model!r}, {nearest(submit.model, self._models)}")
-        assert submit.request_id not in self._requests, "the server makes request ids unique"
-        task = self._models[submit.model].task(submit.task)
-        rank = self._placement.rank_of(submit.model)
-        if rank not in self._ready_ranks:
-            raise Unavailable(
-                f"model {submit.model!r} is not ready (its worker, rank {rank}, is starting); try again in 1 s"
-            )
-        if submit.session_id is not None:
-            self._check_session(submit.session_id, submit.model)
-        walks = list(task.walks)
-        return RequestState(submit, rank, walks, len(walks), self._clock.now_ns(), task.anytime)
+        model = self._models[submit.model]
+        task = model.task(submit.task)
+        self._check_serving(submit.model, submit.warmup)
+        session = None if submit.session_id is None else self._sessions.get(submit.session_id, submit.model)
+        groups = self._placement.groups(submit.model)
+        choices = choose_replicas(groups, self._running.num_on, self._sessions, session, submit.replica)
+        itinerary = self._itineraries.get(model, task, choices)
+        return RequestState(submit, itinerary, session, self._clock.now_ns())
 
-    def _check_session(self, session_id: str, model: str) -> None:
-        if session_id in self._lost_sessions:
-            raise Unavailable("the session's state was lost with its worker; open a new session and set the goal again")
-        if session_id not in self._sessions:
-            raise NotFound(f"no session {session_id!r}; it was closed or never opened")
-        held = self._sessions[session_id].model
-        if held != model:
-            raise FailedPrecondition(f"session {session_id!r} belongs to model {held!r}, not {model!r}")
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise Unavailable("the server is draining and takes nothing new; try again in 5 s")
 
-    def _start_next_walk(self, state: RequestState, inputs: dict[str, TensorRef]) -> None:
-        submit, walk = state.submit, state.pending.pop(0)
-        start = StartWalk(
-            request_id=submit.request_id,
-            model=submit.model,
-            walk=walk,
-            scope=state.scope,
-            inputs=inputs,
-            params=submit.params,
-            deadline_ns=submit.deadline_ns,
-            criticality=submit.criticality,
-            reply_to=submit.reply_to,
-            anytime=state.anytime,
-            keep_inputs=bool(inputs and state.pending),
-        )
-        self._endpoint.send(f"worker/{state.rank}", start)
-
-    def _walk_done(self, done: WalkDone) -> None:
-        state = self._requests.get(done.request_id)
-        if state is None:
-            return  # cancelled while its last step ran
-        state.add(done)
-        if state.pending:
-            self._start_next_walk(state, {})
+    def _check_serving(self, model: str, is_warmup: bool) -> None:
+        if self._warm_ups.is_serving(model) or (is_warmup and self._warm_ups.is_warming(model)):
             return
-        self._forget(state)
-        self._num_by_end["finished"] += 1
-        finished = Finished(
-            request_id=done.request_id,
-            num_emitted=state.num_emitted,
-            node_times=state.node_times,
-            loop_us=state.loop_us,
-            num_iterations=state.num_iterations,
-            total_us=(self._clock.now_ns() - state.start_ns) / 1e3,
-            flags=state.flags,
-        )
-        self._endpoint.send(state.submit.reply_to, finished)
+        missing = self._workers.missing(self._placement.ranks_of(model))
+        reason = f"no worker is ready on rank {missing[0]}" if missing else self._warm_ups.reason(model)
+        raise Unavailable(f"model {model!r} is not ready ({reason}); try again in 1 s")
 
-    def _fail(self, request_id: str, code: str, message: str) -> None:
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        self._forget(state)
-        self._num_by_end["failed"] += 1
-        self._endpoint.send(state.submit.reply_to, RequestFailed(request_id, code, message))
-
-    def _cancel(self, request_id: str) -> None:
-        """What runs is stopped before its next step."""
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        self._num_by_end["cancelled"] += 1
-        self._endpoint.send(f"worker/{state.rank}", CancelRequest(request_id))
-        self._forget(state)
-        self._endpoint.send(
-            state.submit.reply_to, RequestFailed(request_id, Cancelled.code, "the request was cancelled")
-        )
-
-    def _forget(self, state: RequestState) -> None:
-        submit = state.submit
-        del self._requests[submit.request_id]
-        if submit.session_id is None or state.num_walks > 1:
-            self._endpoint.send(f"worker/{state.rank}", ReleaseScope(submit.request_id))
-        if submit.session_id in self._sessions:
-            self._sessions[submit.session_id].requests.discard(submit.request_id)
-
-    def _discard_inputs(self, submit: Submit) -> None:
-        """No worker will read them: let go of the blocks in the worker's name."""
-        block_ids = [ref.segment.block_id for ref in submit.inputs.values() if ref.segment is not None]
-        if block_ids and submit.model in self._models:
-            worker = f"worker/{self._placement.rank_of(submit.model)}"
-            self._endpoint.send(submit.reply_to, Release(worker, block_ids))
+    def _refuse(self, submit: Submit, error: MstarError) -> None:
+        """No worker will read its inputs: they are let go in the name of all that might have."""
+        model = self._models.get(submit.model)
+        if model is not None:
+            tasks = [task for task in model.tasks if task.name == submit.task]
+            everyone = self._placement.ranks_of(model.name)
+            readers = self._placement.readers(model.name, tasks[0].walks) if tasks else {}
+            holders = {name: readers.get(name, () if tasks else everyone) for name in submit.inputs}
+            for owner, release in releases(submit.inputs, holders):
+                self._endpoint.send(owner, release)
+        self._endpoint.send(submit.reply_to, RequestFailed(submit.request_id, error.code, str(error)))
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def _open_session(self, opened: OpenSession) -> None:
-        if opened.model not in self._models:
-            message = f"no model {opened.model!r}, {nearest(opened.model, self._models)}"
-            self._endpoint.send("server", RequestFailed(opened.session_id, NotFound.code, message))
+        try:
+            self._check_draining()
+            if opened.model not in self._models:
+                raise NotFound(f"no model {opened.model!r}, {nearest(opened.model, self._models)}")
+        except MstarError as error:
+            self._endpoint.send(SERVER, RequestFailed(opened.session_id, error.code, str(error)))
             return
-        rank = self._placement.rank_of(opened.model)
-        self._sessions[opened.session_id] = SessionState(opened.session_id, opened.model, rank)
-        self._endpoint.send("server", SessionOpened(opened.session_id))
+        self._sessions.open(opened.session_id, opened.model)
+        self._endpoint.send(SERVER, SessionOpened(opened.session_id))
 
     def _close_session(self, session_id: str) -> None:
-        self._lost_sessions.discard(session_id)
-        session = self._sessions.get(session_id)
+        self._sessions.forget_lost(session_id)
+        session = self._sessions.find(session_id)
         if session is None:
             return
-        for request_id in list(session.requests):
-            self._cancel(request_id)
-        del self._sessions[session_id]
-        self._endpoint.send(f"worker/{session.rank}", ReleaseScope(session_id))
+        for request_id in self._running.waiting_first(session.requests):
+            self._running.cancel(request_id)
+        self._sessions.close(session)
+        self._free_session(session)
+
+    def _free_session(self, session: Session) -> None:
+        for rank in sorted(session.ranks):
+            self._endpoint.send(f"worker/{rank}", ReleaseScope(session.session_id))
+        self._running.pages_returned(session.ranks)
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
+    def is_ready(self, rank: int) -> bool:
+        """Its worker has said that it is ready, and lives."""
+        return self._workers.is_ready(rank)
+
+    def overdue(self, now_ns: int) -> list[tuple[int, str]]:
+        """(rank, why) of the workers that hang and should be killed; to be asked at least every two seconds."""
+        return self._workers.overdue(now_ns)
+
     def _worker_ready(self, ready: WorkerReady) -> None:
-        if ready.pid in self._dead_pids:
-            return  # said before it died, read after
-        self._ready_ranks.add(ready.rank)
+        if not self._workers.say_ready(ready):
+            return
+        self._endpoint.send(f"worker/{ready.rank}", Admitted(self._running.last_walk_id))
         for model in self._placement.models_on(ready.rank):
-            self._endpoint.send("server", ServingState(model, True))
+            if not self._workers.missing(self._placement.ranks_of(model)):
+                generation = self._warm_ups.begin(model)
+                self._endpoint.send(SERVER, WarmUp(model, generation, self._placement.num_replicas(model)))
+
+    def _warmed(self, warmed: Warmed) -> None:
+        if self._warm_ups.end(warmed.model, warmed.generation, warmed.reason):
+            self._endpoint.send(SERVER, ServingState(warmed.model, not warmed.reason, warmed.reason))
 
     def worker_lost(self, rank: int, reason: str, pid: int | None = None) -> None:
-        """A worker process ended: its requests end, its sessions' state is gone, what it held is dropped."""
-        self._ready_ranks.discard(rank)
-        if pid is not None:
-            self._dead_pids.add(pid)
-        address = f"worker/{rank}"
-        self._endpoint.forget_peer(address)
+        """A worker process ended: requests that need it end, sessions whose state lay there are lost, what it held is
+        dropped."""
+        self._workers.lost(rank, pid)
+        self._endpoint.forget_peer(f"worker/{rank}")
         for model in self._placement.models_on(rank):
-            self._endpoint.send("server", ServingState(model, False, reason))
-        for request_id, state in list(self._requests.items()):
-            if state.rank == rank:
-                self._fail(request_id, Unavailable.code, f"{reason}; try again in 1 s")
-        for session_id, session in list(self._sessions.items()):
-            if session.rank == rank:
-                del self._sessions[session_id]
-                self._lost_sessions.add(session_id)
-        self._endpoint.send("server", PeerGone(address))
+            self._warm_ups.interrupt(model, reason)
+            self._endpoint.send(SERVER, ServingState(model, False, reason))
+        # Before the requests end: what a worker reads of the dead one's memory from now on fails by itself.
+        for other in self._workers.ready_ranks:
+            self._endpoint.send(f"worker/{other}", PeerGone(f"worker/{rank}"))
+        self._end_what_needed(rank, reason)
+        self._endpoint.send(SERVER, PeerGone(f"worker/{rank}"))
+
+    def _end_what_needed(self, rank: int, reason: str) -> None:
+        doomed = dict.fromkeys(self._running.touching(rank), f"{reason}; try again in 1 s")
+        lost = self._sessions.rank_lost(rank)
+        for session in lost:
+            doomed |= {request_id: LOST for request_id in session.requests if request_id not in doomed}
+        for request_id in self._running.waiting_first(doomed):
+            self._running.fail(request_id, Unavailable.code, doomed[request_id])
+        for session in lost:
+            self._free_session(session)
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges by name."""
-        values = {f"requests_{end}_total": float(count) for end, count in self._num_by_end.items()}
-        values["requests_running"] = float(len(self._requests))
-        values["sessions"] = float(len(self._sessions))
-        values["ranks_ready"] = float(len(self._ready_ranks))
-        return values
+        return {
+            **self._running.stats(),
+            "sessions": float(len(self._sessions)),
+            "sessions_lost": float(self._sessions.num_lost),
+            "ranks_ready": float(len(self._workers.ready_ranks)),
+            "models_serving": float(self._warm_ups.num_serving),
+        }

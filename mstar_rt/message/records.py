@@ -64,6 +64,8 @@ class Submit(msgspec.Struct, tag=True):
     """Run one task. `session_id` None: state lives as long as the request. Inputs are already validated.
 
     Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
+    `warmup` runs although the model does not serve yet; `replica` picks that member of every replica group (modulo its
+    size) instead of the least loaded one.
     """
 
     request_id: str
@@ -75,10 +77,21 @@ class Submit(msgspec.Struct, tag=True):
     deadline_ns: int | None = None
     criticality: str = "planning"
     reply_to: str = "server"
+    warmup: bool = False
+    replica: int | None = None
+
+
+class Warmed(msgspec.Struct, tag=True):
+    """Every task of the model has run once on every replica since its ranks were last ready; `reason` if one could
+    not."""
+
+    model: str
+    generation: int
+    reason: str = ""
 
 
 class CancelRequest(msgspec.Struct, tag=True):
-    """The client went away or took the request back (server -> conductor -> worker)."""
+    """The client went away or took the request back (server -> conductor -> every rank of the request)."""
 
     request_id: str
 
@@ -102,6 +115,15 @@ class Finished(msgspec.Struct, tag=True):
     flags: list[str] = []
 
 
+class WarmUp(msgspec.Struct, tag=True):
+    """All ranks of the model have loaded: run each task once on each of `num_replicas`, then answer Warmed with this
+    `generation`, which grows whenever a rank comes back."""
+
+    model: str
+    generation: int
+    num_replicas: int
+
+
 class RequestFailed(msgspec.Struct, tag=True):
     """`code` is one of errors.ERRORS_BY_CODE; `message` is meant for the client."""
 
@@ -122,24 +144,56 @@ class ServingState(msgspec.Struct, tag=True):
 
 
 class WorkerReady(msgspec.Struct, tag=True):
-    """A worker has loaded and warmed up its nodes."""
+    """A worker has loaded its nodes. Answered by Admitted."""
 
     rank: int
     pid: int
     models: list[str]
-    warmup_ms: float
+    load_ms: float
+
+
+class Admitted(msgspec.Struct, tag=True):
+    """Walks up to this number were not meant for this life of the worker: tokens of theirs are to be dropped."""
+
+    last_walk_id: int
+
+
+class Heartbeat(msgspec.Struct, tag=True):
+    """A worker lives. `step_ns` is when the step that runs now was begun on the machine's monotonic clock, 0 between
+    steps; `node` is the node that it runs."""
+
+    rank: int
+    pid: int
+    step_ns: int = 0
+    node: str = ""
+
+
+class Fetch(msgspec.Struct, frozen=True, array_like=True):
+    """What an earlier walk left under the scope on another rank: a persisted tensor, or with `is_cache` the sequences
+    of a cache that outlives walks. `walk_id` is the walk that left it; a copy fetched for that walk is still good."""
+
+    name: str
+    rank: int
+    walk_id: int
+    is_cache: bool = False
 
 
 class StartWalk(msgspec.Struct, tag=True):
-    """Run one walk of a request on this worker. Emitted tensors go to `reply_to`, persisted ones stay under `scope`.
+    """Run this rank's part of one walk of a request. Emitted tensors go to `reply_to`, persisted ones stay under
+    `scope`.
 
-    `inputs` come with the request's first walk; with `keep_inputs` later walks of the request see them too, until the
-    scope named like the request is released.
+    `walk_id` grows with every walk that the deployment starts, over all ranks; `age` is the first one of the request,
+    so that of two requests the one of lower age is older. `node_ranks[i]` runs program node i. `inputs` holds what
+    this rank reads; those named in `keep` stay for later walks of the request until the scope named like the request
+    is released. `fetches` must have arrived before the first node runs.
     """
 
     request_id: str
     model: str
     walk: str
+    walk_id: int
+    age: int
+    node_ranks: list[int]
     scope: str
     inputs: dict[str, TensorRef]
     params: dict[str, ParamField]
@@ -147,12 +201,16 @@ class StartWalk(msgspec.Struct, tag=True):
     criticality: str
     reply_to: str
     anytime: bool = False
-    keep_inputs: bool = False
+    keep: list[str] = []
+    fetches: list[Fetch] = []
 
 
 class WalkDone(msgspec.Struct, tag=True):
+    """One rank's part of a walk is complete; the walk is when every rank has said so."""
+
     request_id: str
-    walk: str
+    walk_id: int
+    rank: int
     num_emitted: int
     node_times: dict[str, NodeTime]
     loop_us: dict[str, float]
@@ -161,14 +219,40 @@ class WalkDone(msgspec.Struct, tag=True):
 
 
 class WalkFailed(msgspec.Struct, tag=True):
+    """One rank cannot go on: the request fails, the conductor stops its other ranks."""
+
     request_id: str
-    walk: str
+    walk_id: int
+    rank: int
     code: str
     message: str
 
 
+class WalkYields(msgspec.Struct, tag=True):
+    """A walk on several ranks must give its pages back so that an older one can finish (worker -> conductor)."""
+
+    request_id: str
+    walk_id: int
+    rank: int
+
+
+class SuspendWalk(msgspec.Struct, tag=True):
+    """Drop pages, tokens and progress of the walk, keep its inputs (conductor -> every rank of the walk)."""
+
+    request_id: str
+    walk_id: int
+
+
+class ResumeWalk(msgspec.Struct, tag=True):
+    """Begin a suspended walk again, under a new number, from the inputs kept."""
+
+    request_id: str
+    walk_id: int
+
+
 class ReleaseScope(msgspec.Struct, tag=True):
-    """Free what walks persisted under this scope (a session, or a request without one)."""
+    """Free what is kept under this scope. A session: everything. A request: it has ended, and unless a CancelRequest
+    came before, what it left for its session is the session's from now on; all else of it is dropped."""
 
     scope: str
 
@@ -194,12 +278,96 @@ class Shutdown(msgspec.Struct, tag=True):
     """Stop now; whatever still runs is dropped."""
 
 
+# --- worker <-> worker -----------------------------------------------------------------------------------------------
+
+
+class TokenValue(msgspec.Struct, frozen=True, array_like=True):
+    """A value as indices into the message's tensors.
+
+    `kind` "tensor": one of them; "list": a collected list; "stacked": a list of equal shapes, as one tensor with one
+    more leading dimension; "nested": lists of lists, in order of writing, a list of n being -1 - n before its entries;
+    "none": no value at all.
+    """
+
+    indices: list[int]
+    kind: str = "tensor"
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """See program.Send: what `index` names depends on `kind`."""
+
+    kind: str
+    index: int
+    tag: tuple[int, ...]
+    value: TokenValue
+    flag: bool = False
+
+
+class SequenceDelta(msgspec.Struct, frozen=True, array_like=True):
+    """What is new in one sequence of a cache: positions `start` to `start + num_tokens`; what was there from `start` on
+    is replaced. `num_tokens` -1: the sequence was released. `pages` is [num_layers, 2, num_tokens, num_kv_heads,
+    head_dim], as an index into the message's tensors, or -1. `history`: see cache.moving.Delta."""
+
+    label: list[str | int]
+    start: int
+    num_tokens: int
+    pages: int = -1
+    history: list[int] = []
+
+
+class CacheDelta(msgspec.Struct, frozen=True, array_like=True):
+    """The sequences of `cache` that changed since they last went this way."""
+
+    cache: str
+    sequences: list[SequenceDelta]
+
+
+class Tokens(msgspec.Struct, tag=True):
+    """What a step on one rank gives to the part of the same walk on another rank. `caches` hold before the tokens."""
+
+    request_id: str
+    walk_id: int
+    tensors: list[TensorRef]
+    tokens: list[Token]
+    caches: list[CacheDelta] = []
+
+
+class FetchScope(msgspec.Struct, tag=True):
+    """Send what `names` and `caches` hold under `scope`, for the walk `walk_id` that waits on rank `rank`.
+
+    `caches` maps to whether what was sent the last time has been lost, so that its sender must start from what was
+    there before; else only what changed since comes. `left_by` are the walks that left what is asked for: their
+    requests have finished, even where the conductor's word of it is still under way.
+    """
+
+    request_id: str
+    walk_id: int
+    rank: int
+    model: str
+    scope: str
+    names: list[str]
+    caches: dict[str, bool]
+    left_by: list[int] = []
+
+
+class Fetched(msgspec.Struct, tag=True):
+    """The answer to FetchScope. `missing` are names that the scope does not hold: it was released meanwhile."""
+
+    request_id: str
+    walk_id: int
+    rank: int
+    tensors: list[TensorRef]
+    values: dict[str, TokenValue]
+    caches: list[CacheDelta]
+    missing: list[str] = []
+
+
 # --- worker -> server, and the tensor plane --------------------------------------------------------------------------
 
 
 class Emitted(msgspec.Struct, tag=True):
     """One tensor for the client. `iteration` has one entry per enclosing loop; `index` counts a request's emissions in
-    one walk; `walk` names the walk."""
+    one walk on one rank; `walk` names the walk."""
 
     request_id: str
     walk: str
@@ -223,7 +391,7 @@ class PeerGone(msgspec.Struct, tag=True):
 
 
 Message = Union[
-    OpenSession, CloseSession, Submit, CancelRequest, SessionOpened, Finished, RequestFailed, ServingState, WorkerReady,
-    StartWalk, WalkDone, WalkFailed, ReleaseScope, AskStats, Stats, Drain, Shutdown, Emitted, Release,
-    PeerGone,
+    OpenSession, CloseSession, Submit, Warmed, CancelRequest, SessionOpened, Finished, WarmUp, RequestFailed,
+    ServingState, WorkerReady, Admitted, Heartbeat, StartWalk, WalkDone, WalkFailed, WalkYields, SuspendWalk,
+    ResumeWalk, ReleaseScope, AskStats, Stats, Drain, Shutdown, Tokens, FetchScope, Fetched, Emitted, Release, PeerGone,
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Torch appears in annotations only: this room is read by processes that do not ha
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 class NodeCall:
     """One request's turn at one node.
 
-    `inputs` maps the node's input slots to tensors. `iteration` has one entry per enclosing loop, outermost first.
+    `node` is the name of the node's use in the walk. `inputs` maps the node's input slots to tensors; a slot that a
+    streaming edge ends in holds a graph.StreamChunk of tensors, one that reads a collected value a list of them, and an
+    optional input of the task that nobody gave is None. `iteration` has one entry per enclosing loop, outermost first.
     `params` are the request's options, checked and complete. `sequences` (KV nodes only) is the request's
-    cache.SequenceStore: the page tables that the request owns in this node's cache, by label; all of them are released
-    when the request ends. `deadline_ns` is absolute on the clock that `now_ns` reads.
+    cache.SequenceStore: the page tables that the request owns in this node's cache, by label, for as long as the
+    cache's KVSpec says. `seed` is the request's. `deadline_ns` is absolute on the clock that `now_ns` reads.
     """
 
     request_id: str
@@ -32,6 +35,16 @@ class NodeCall:
     now_ns: Callable[[], int]
     deadline_ns: int | None = None
     sequences: Any = None
+    node: str = ""
+    seed: int = 0
+
+    def generator(self) -> torch.Generator:
+        """Randomness of this request at this node in this iteration, and of nothing else: the same whoever shares the
+        batch and whichever rank runs it. On the CPU; draw there and move what was drawn."""
+        import torch
+
+        key = repr((self.seed, self.walk, self.node, self.iteration)).encode()
+        return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
 
 
 @dataclass(slots=True)
@@ -48,11 +61,13 @@ class NodeResult:
 
 @dataclass(frozen=True)
 class NodeResources:
-    """Where and how a worker builds its nodes."""
+    """Where and how a worker builds its nodes. `nodes` are the names that are placed on this rank: the factory has to
+    build these, and need not load the weights of others. Empty: all."""
 
     device: str = "cpu"
     dtype: str = "float32"
     max_batch: int = 16
+    nodes: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mstar_rt.errors import InvalidArgument, NotFound, nearest
+from mstar_rt.errors import GraphError, InvalidArgument, NotFound, nearest
 from mstar_rt.graph import WalkGraph
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec, check_params, check_tensors
+
+LIFETIMES = ("walk", "request", "session")
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class KVSpec:
     """Shape of one paged cache.
 
     `page_size` is in token positions. A model whose appends are blocks of one size takes that size as its page, so that
-    a block is a page and a fork copies nothing.
+    a block is a page and a fork copies nothing. `lifetime` is how long its sequences live: "walk", "request" (all walks
+    of one request) or "session" (a request that fails leaves the sequences as they were before it).
     """
 
     num_layers: int
@@ -26,6 +29,11 @@ class KVSpec:
     head_dim: int
     page_size: int
     max_sequence_tokens: int
+    lifetime: str = "walk"
+
+    def __post_init__(self) -> None:
+        if self.lifetime not in LIFETIMES:
+            raise GraphError(f"a cache has lifetime {self.lifetime!r}, {nearest(self.lifetime, LIFETIMES)}")
 
     def page_bytes(self, bytes_per_element: int) -> int:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.page_size * bytes_per_element
@@ -64,6 +72,9 @@ class ServedModel:
 
     `nodes_factory` is a dotted path "module:function", imported only in the worker that runs the nodes:
     ``function(model: ServedModel, resources: NodeResources) -> Mapping[str, StatelessNode | KVNode]``, by node name.
+
+    `node_outputs` are specifications of outputs by "node.slot". Workers with `check_outputs` hold every value against
+    them, and against the outputs of the task where it is emitted.
     """
 
     name: str
@@ -76,6 +87,7 @@ class ServedModel:
     checkpoint: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    node_outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
         for task in self.tasks:

@@ -1,5 +1,7 @@
-"""Which rank runs a node: rules of the deployment file to one rank per node, refused at load when they cannot work."""
+"""Which rank runs a node: rules of the deployment file to ranks per node use, refused at load when they cannot work."""
 
-from mstar_rt.placement.place import Placement, place
+from mstar_rt.placement.place import PlacedModel, place
+from mstar_rt.placement.placement import Placement, Ranks, ReplicaGroup
+from mstar_rt.placement.route import Route, WalkPlan
 
-__all__ = ["Placement", "place"]
+__all__ = ["PlacedModel", "Placement", "Ranks", "ReplicaGroup", "Route", "WalkPlan", "place"]

@@ -1,4 +1,4 @@
-"""Resolve placement rules against models' node names."""
+"""From the rules of a deployment file to a `Placement`."""
 
 from __future__ import annotations
 
@@ -6,65 +6,71 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mstar_rt.config import PlacementRule
-from mstar_rt.errors import ConfigError, nearest
+from mstar_rt.graph import WalkGraph
+from mstar_rt.placement.placement import ModelPlacement, Placement, Ranks, ReplicaGroup
+from mstar_rt.placement.refusals import check_placed
+from mstar_rt.placement.route import persisting_nodes
+from mstar_rt.placement.rules import apply_rules
+from mstar_rt.program import Program, compile_walk
 
 
 @dataclass(frozen=True)
-class Placement:
-    """`rank_by_model`: the one rank that runs all nodes of a model."""
+class PlacedModel:
+    """What placing a model needs to know of it; `cache_lifetimes` are those of its KVSpecs."""
 
-    rank_by_model: Mapping[str, int]
-
-    def rank_of(self, model: str) -> int:
-        return self.rank_by_model[model]
-
-    def models_on(self, rank: int) -> tuple[str, ...]:
-        return tuple(name for name, placed in self.rank_by_model.items() if placed == rank)
+    graph: WalkGraph
+    cache_lifetimes: Mapping[str, str]
 
 
 def place(
-    nodes_by_model: Mapping[str, Sequence[str]], rules: Sequence[PlacementRule], ranks: Sequence[int]
+    models: Mapping[str, PlacedModel],
+    rules: Sequence[PlacementRule],
+    ranks: Sequence[int],
+    dtypes: Mapping[int, str] | None = None,
 ) -> Placement:
-    """One rank for every model. Later rules override earlier ones; without a rule a node runs on the lowest rank.
+    """Ranks for every node use of every walk. Later rules override earlier ones; without a rule a node runs on the
+    lowest rank. `dtypes` are those that the ranks compute in, all alike if not given.
 
     Raises:
-        ConfigError: a rule names an unknown model, node or rank, or asks for what this version cannot run: replicas, or
-            the nodes of one model on several ranks.
+        ConfigError: a rule names an unknown model, walk, node or rank, or the rules together cannot work.
     """
-    rank_by_node = {(model, node): min(ranks) for model, nodes in nodes_by_model.items() for node in nodes}
-    for index, rule in enumerate(rules):
-        where = f"placement[{index}]"
-        rank = _single_rank(rule, ranks, where)
-        if rule.model not in nodes_by_model:
-            raise ConfigError(f"{where}: unknown model {rule.model!r}, {nearest(rule.model, nodes_by_model)}")
-        for node in _named_nodes(rule, nodes_by_model[rule.model], where):
-            rank_by_node[rule.model, node] = rank
-    return Placement({model: _one_rank(model, rank_by_node) for model in nodes_by_model})
+    programs = {
+        name: {walk.name: compile_walk(model.graph, walk.name) for walk in model.graph.walks}
+        for name, model in models.items()
+    }
+    by_model = apply_rules(programs, rules, ranks)
+    placed: dict[str, ModelPlacement] = {}
+    for name, model in models.items():
+        of_walk = {walk: tuple(uses) for walk, uses in by_model[name].items()}
+        groups = _groups(programs[name], of_walk, model.cache_lifetimes)
+        placed[name] = ModelPlacement(programs[name], dict(model.cache_lifetimes), of_walk, groups)
+        check_placed(name, placed[name], model.graph, dtypes or {})
+    return Placement(placed)
 
 
-def _single_rank(rule: PlacementRule, ranks: Sequence[int], where: str) -> int:
-    for rank in rule.ranks:
-        if rank not in ranks:
-            raise ConfigError(f"{where}: rank {rank} has no worker, the workers are {sorted(ranks)}")
-    if len(rule.ranks) != 1:
-        raise ConfigError(f"{where}: ranks is {list(rule.ranks)}, this version runs a node on exactly one rank")
-    return rule.ranks[0]
+def _groups(
+    programs: Mapping[str, Program], ranks: Mapping[str, tuple[Ranks, ...]], cache_lifetimes: Mapping[str, str]
+) -> tuple[ReplicaGroup, ...]:
+    """Uses of equal ranks choose together, so that what they share (caches, weights) is on the rank chosen."""
+    uses: dict[Ranks, list[tuple[str, str]]] = {}
+    sticky: set[Ranks] = set()
+    persisted = {name for program in programs.values() for name, _ in persisting_nodes(program)}
+    for walk, program in programs.items():
+        stateful = _stateful_nodes(program, persisted, cache_lifetimes)
+        for node in program.nodes:
+            of_node = ranks[walk][node.index]
+            if len(of_node) > 1:
+                uses.setdefault(of_node, []).append((walk, node.name))
+                sticky |= {of_node} if node.index in stateful else set()
+    return tuple(ReplicaGroup(of_group, of_group in sticky, tuple(pairs)) for of_group, pairs in uses.items())
 
 
-def _named_nodes(rule: PlacementRule, known: Sequence[str], where: str) -> Sequence[str]:
-    if rule.nodes == ("*",):
-        return known
-    for node in rule.nodes:
-        if node not in known:
-            raise ConfigError(f"{where}: model {rule.model!r} has no node {node!r}, {nearest(node, known)}")
-    return rule.nodes
-
-
-def _one_rank(model: str, rank_by_node: Mapping[tuple[str, str], int]) -> int:
-    ranks = {rank for (name, _), rank in rank_by_node.items() if name == model}
-    if len(ranks) != 1:
-        raise ConfigError(
-            f"placement: nodes of model {model!r} are spread over ranks {sorted(ranks)}, this version runs all nodes "
-            "of a model on one rank; name the model once with nodes ['*']"
-        )
-    return ranks.pop()
+def _stateful_nodes(program: Program, persisted: set[str], cache_lifetimes: Mapping[str, str]) -> set[int]:
+    """Nodes whose rank matters to later requests of a session."""
+    kept = {
+        node.index
+        for node in program.nodes
+        if node.node.cache is not None and cache_lifetimes.get(node.node.cache) == "session"
+    }
+    readers = {edge.target for edge in program.edges if edge.source is None and edge.source_slot in persisted}
+    return kept | readers | {node for _, node in persisting_nodes(program)}

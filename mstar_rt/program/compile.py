@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mstar_rt.graph import (
     BoundLoop,
+    BoundStream,
     BoundUse,
     BoundWalk,
     Carried,
@@ -13,10 +14,11 @@ from mstar_rt.graph import (
     LastValue,
     NodeOutput,
     Source,
+    Streamed,
     WalkGraph,
     WalkInput,
 )  # fmt: skip
-from mstar_rt.program.program import ROOT, Join, Opening, Port, Program, ProgramLoop, ProgramNode
+from mstar_rt.program.program import ROOT, Join, Opening, Port, Program, ProgramLoop, ProgramNode, ProgramStream
 
 
 def compile_walk(graph: WalkGraph, walk_name: str) -> Program:
@@ -36,6 +38,7 @@ class _DraftPort:
     collects: list[int] = field(default_factory=list)
     emits: list[str] = field(default_factory=list)
     persists: list[str] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
 
     def freeze(self, index: int) -> Port:
         return Port(
@@ -51,6 +54,7 @@ class _DraftPort:
             collects=tuple(self.collects),
             emits=tuple(self.emits),
             persists=tuple(self.persists),
+            streams=tuple(self.streams),
         )
 
 
@@ -58,6 +62,7 @@ class _Compiler:
     def __init__(self, bound: BoundWalk) -> None:
         self.bound = bound
         self.loop_index = {around.loop.name: index for index, around in enumerate(bound.loops)}
+        self.node_index = {placed.use.name: placed.position for placed in bound.uses}
         self.drafts: list[_DraftPort] = []
         self.port_of_source: dict[Source, int] = {}
         self.joins: list[Join] = []
@@ -69,6 +74,7 @@ class _Compiler:
             self._read_all(placed)
         for around in self.bound.loops:
             self._connect_carries(around)
+        streams = tuple(self._stream(index, stream) for index, stream in enumerate(self.bound.streams))
         for name, source in self.bound.emits:
             self.drafts[self._port(source)].emits.append(name)
         for name, source in self.bound.persists:
@@ -82,6 +88,7 @@ class _Compiler:
             inputs=inputs,
             openings=tuple(self._opening(index) for index in range(ROOT, len(self.bound.loops))),
             num_items=self._num_items(()),
+            streams=streams,
         )
 
     def _node(self, placed: BoundUse) -> ProgramNode:
@@ -100,6 +107,24 @@ class _Compiler:
             slots=use.node.inputs,
             outputs=tuple((slot, self._port(NodeOutput(use.name, slot))) for slot in use.node.outputs),
             leaves=leaves,
+            feeds=tuple(i for i, stream in enumerate(self.bound.streams) if stream.source.use == use.name),
+            drains=tuple(i for i, stream in enumerate(self.bound.streams) if stream.use == use.name),
+        )
+
+    def _stream(self, index: int, stream: BoundStream) -> ProgramStream:
+        source = self._port(stream.source)
+        self.drafts[source].streams.append(index)
+        return ProgramStream(
+            index=index,
+            source=source,
+            source_node=self.node_index[stream.source.use],
+            producer=self.loop_index[stream.producer_loop],
+            consumer=self.loop_index[stream.consumer_loop],
+            chunk=self._port(Streamed(stream.consumer_loop, stream.use, stream.slot)),
+            reader_node=self.node_index[stream.use],
+            policy=stream.edge.policy,
+            max_ready_chunks=stream.edge.max_ready_chunks,
+            decides=all(other.consumer_loop != stream.consumer_loop for other in self.bound.streams[:index]),
         )
 
     def _read_all(self, placed: BoundUse) -> None:
@@ -151,8 +176,8 @@ class _Compiler:
             depth=depth,
             times=loop.times if isinstance(loop.times, int) else None,
             param=loop.times if isinstance(loop.times, str) else None,
-            limit=loop.max_times,
-            dynamic=loop.leave_node is not None,
+            limit=self.bound.max_times(loop.name),
+            dynamic=loop.leave_node is not None or loop.is_stream,
             num_items=self._num_items((*around.loops, loop.name)),
             frees=tuple(
                 (join_index, slot)
@@ -160,6 +185,7 @@ class _Compiler:
                 for slot, slot_depth in join.sticky
                 if slot_depth == depth - 1 and join.loops[slot_depth] == index
             ),
+            is_stream=loop.is_stream,
         )
 
     def _num_items(self, loops: tuple[str, ...]) -> int:
@@ -193,4 +219,6 @@ def _kind_and_name(source: Source) -> tuple[str, str]:
         return "carry", f"{source.loop}.{source.name}"
     if isinstance(source, Collected):
         return "collect", f"{source.loop}.{source.name}"
+    if isinstance(source, Streamed):
+        return "chunk", f"{source.use}.{source.slot}"
     return "exit", source.loop

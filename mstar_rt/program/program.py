@@ -4,17 +4,33 @@ A *port* is a place where values appear, each under a tag: the iteration vector 
 outermost first. A *join* waits until all its slots hold a value of one tag. Joins 0 .. num_nodes - 1 are the
 nodes; the others are relays, which pass the initial value of a carry into a loop once per iteration of the
 loop outside it.
+
+The same tables describe the part of a program that one rank runs (see `cut`): all indices stay, what happens
+elsewhere is left out, and what has to be told to other ranks is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from mstar_rt.graph import GraphNode
+from mstar_rt.graph import ChunkPolicy, GraphNode
 
 ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PortSend:
+    """A value goes to `port` on another rank as well; `zeros` are appended to its tag: it enters loops on the way.
+
+    `moves` are the caches whose sequences must be there before the value.
+    """
+
+    rank: int
+    port: int
+    zeros: tuple[int, ...]
+    moves: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +40,12 @@ class Port:
     `reads` are (join, slot) pairs. `enters` are carry ports one loop further in, which get the value for
     iteration 0. The control of `loop`, the innermost loop around the port, switches a value to `nexts` (carry
     ports of the next iteration) or, in the last iteration, to `exits` (ports behind the loop). `collects` get
-    the list of all iterations.
+    the list of all iterations, `streams` the values one by one, in order. `sends` and `next_sends` do for other
+    ranks what `reads`, `enters` and `nexts` do for this one.
     """
 
     index: int
-    kind: str  # "input", "output", "carry", "exit" or "collect"
+    kind: str  # "input", "output", "carry", "exit", "collect" or "chunk"
     name: str
     depth: int
     loop: int
@@ -39,11 +56,17 @@ class Port:
     collects: tuple[int, ...]
     emits: tuple[str, ...]
     persists: tuple[str, ...]
+    streams: tuple[int, ...] = ()
+    sends: tuple[PortSend, ...] = ()
+    next_sends: tuple[PortSend, ...] = ()
+    leaves_run: bool = field(init=False)
+    turns: bool = field(init=False)
 
-    @property
-    def turns(self) -> bool:
-        """Whether the control of the loop decides where values go."""
-        return bool(self.nexts or self.exits or self.collects)
+    def __post_init__(self) -> None:
+        """Summaries for the inner loop of a run: does a value go to the outside, does a loop's control switch it?"""
+        turns = self.nexts or self.exits or self.collects or self.streams or self.next_sends
+        object.__setattr__(self, "leaves_run", bool(self.emits or self.persists or self.sends))
+        object.__setattr__(self, "turns", bool(turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +96,8 @@ class ProgramNode:
     """A node use. `order` is its topological position: no value flows from a higher to a lower one except by
     a carry.
 
-    `outputs` are (slot, port) pairs; `leaves` is the DynamicLoop that this node may end, or None.
+    `outputs` are (slot, port) pairs; `leaves` is the DynamicLoop that this node may end, or None. `feeds` are the
+    streams that its outputs go into, `drains` those that it reads.
     """
 
     index: int
@@ -84,14 +108,18 @@ class ProgramNode:
     slots: tuple[str, ...]
     outputs: tuple[tuple[str, int], ...]
     leaves: int | None
+    feeds: tuple[int, ...] = ()
+    drains: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLoop:
-    """`times` is None where the request parameter `param` sets it; `num_items` counts nodes and loops of the
-    body.
+    """`times` is None where the request parameter `param` sets it, or the chunks of a stream (`is_stream`).
 
-    `frees` are the (join, slot) pairs whose values nothing reads once a run of the loop is complete.
+    `dynamic`: a decision per iteration says whether it is the last one, taken by a node or, in a stream loop, by the
+    stream. `num_items` counts nodes and loops of the body, and the decision if it comes from another rank; `tells` are
+    the ranks that must be told the decisions taken here. `frees` are the (join, slot) pairs whose values nothing reads
+    once a run of the loop is complete.
     """
 
     index: int
@@ -104,6 +132,31 @@ class ProgramLoop:
     dynamic: bool
     num_items: int
     frees: tuple[tuple[int, int], ...]
+    is_stream: bool = False
+    tells: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStream:
+    """Items from port `source` of `source_node`, one per iteration of the loop `producer`; chunks of them to the port
+    `chunk`, one per iteration of the loop `consumer`, where `reader_node` reads them.
+
+    `decides`: it says which iteration of `consumer` is the last. Of a part of a program: `reader_rank` and
+    `source_rank` are where that end is, None if on this rank.
+    """
+
+    index: int
+    source: int
+    source_node: int
+    producer: int
+    consumer: int
+    chunk: int
+    reader_node: int
+    policy: ChunkPolicy
+    max_ready_chunks: int
+    decides: bool
+    source_rank: int | None = None
+    reader_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +173,7 @@ class ProgramEdge:
 
     `kinds` says what happens on the way, in order: "enter" (into iteration 0 of a loop), "next" (into the
     next iteration), "exit" (the last value leaves a loop), "collect" (the list leaves it), "invariant" (one
-    value for all iterations of loops further in). Empty: from iteration to the same iteration.
+    value for all iterations of loops further in), "stream" (in chunks). Empty: from iteration to the same iteration.
     """
 
     source: int | None
@@ -143,6 +196,7 @@ class Program:
     inputs: tuple[tuple[str, int], ...]
     openings: tuple[Opening, ...]
     num_items: int
+    streams: tuple[ProgramStream, ...] = ()
 
     @cached_property
     def params(self) -> dict[str, int]:
@@ -175,3 +229,5 @@ class Program:
         ):  # fmt: skip
             for target in targets:
                 yield from self._edges_from(source, slot, target, (*kinds, kind))
+        for stream in port.streams:
+            yield from self._edges_from(source, slot, self.streams[stream].chunk, (*kinds, "stream"))

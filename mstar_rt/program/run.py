@@ -1,10 +1,13 @@
-"""`WalkRun`: one request's progress through one walk, as tagged-token dataflow.
+"""One request's progress through a program, as tagged-token dataflow.
 
 A value carries the iteration vector of its producer as its tag. A node fires when all its slots hold values
 of one tag, so different iterations of one loop are in flight at the same time where the data allow it. The
 control of a loop switches the carried values of iteration v to the next iteration or out of the loop, as soon
 as it is known which: at once in a plain Loop and in the last possible iteration, else when the node that may
-leave has completed v.
+leave has completed v, or the chunk of v is formed.
+
+The parts of a walk on several ranks (`cut`) are runs of their own. A value lives where it was produced: that rank
+follows it through the loops, with control of its own, and sends it to every rank where a join reads it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from mstar_rt.errors import Internal, InvalidArgument, nearest
-from mstar_rt.program.firing import Emission, Firing, Progress
-from mstar_rt.program.program import ROOT, Join, Port, Program
-
-Tag = tuple[int, ...]
-
-_ABSENT: Any = object()
+from mstar_rt.program.firing import Emission, Firing, Progress, Send
+from mstar_rt.program.loops import LoopControl
+from mstar_rt.program.matching import Matching, Tag
+from mstar_rt.program.program import ROOT, Port, PortSend, Program, ProgramStream
+from mstar_rt.program.streams import StreamEnds
 
 
 class WalkRun:
@@ -37,15 +39,15 @@ class WalkRun:
         self._times = _loop_times(program, times or {})
         self._ready: list[Firing] = []
         self._emitted: list[Emission] = []
+        self._sends: list[Send] = []
         self._latest: dict[str, Emission] = {}
         self._in_flight: set[Firing] = set()
-        self._num_turns = [0] * len(program.loops)
         self._started = False
         self._abandoned = False
         self._clear()
 
     def start(self, inputs: Mapping[str, Any]) -> list[Firing]:
-        """Begin; returns the firings that are ready.
+        """Begin; returns the firings that are ready. Comes before anything is received.
 
         Raises: InvalidArgument: an input of the walk is missing, or a name is not one of its inputs.
         """
@@ -61,8 +63,8 @@ class WalkRun:
         self._started = True
         self._open(ROOT, ())
         for name, port in self.program.inputs:
-            self._deliver(self.program.ports[port], (), inputs[name])
-        return self._take_ready()
+            self._read(self.program.ports[port], (), inputs[name])
+        return self._progress(False).ready
 
     def complete(self, firing: Firing, outputs: Mapping[str, Any], leave: bool = False) -> Progress:
         """Hand in what a firing gave, by output slot; `leave` ends the DynamicLoop that names the node.
@@ -89,16 +91,39 @@ class WalkRun:
         ports = self.program.ports
         for index, value in values:
             self._deliver(ports[index], tag, value)
-        finished = self._finish_item(node.loops[-1] if tag else ROOT, tag)
-        emitted, self._emitted = self._emitted, []
-        return Progress(self._take_ready(), emitted, finished)
+        for index in node.drains:
+            self._give_credit(self.program.streams[index], tag[:-1])
+        return self._progress(self._loops.finish_item(node.loops[-1] if tag else ROOT, tag))
+
+    def receive(self, kind: str, index: int, tag: Tag, value: Any = None, flag: bool = False) -> Progress:
+        """Take what the part of this walk on another rank sent (see Send); the order does not matter."""
+        assert self._started, "a run starts before it receives"
+        if self._abandoned:
+            return Progress()
+        finished = False
+        if kind == "value":
+            self._read_at(self.program.ports[index], tag, value)
+        elif kind == "decision":
+            self._decide(index, tag, flag)
+            finished = self._loops.finish_item(index, tag)
+        elif kind == "item":
+            stream = self.program.streams[index]
+            if flag:
+                self._sends.append(self._streams.last_credit(stream, tag[:-1]))
+            self._push(stream, tag, value, flag)
+        else:
+            assert kind == "credit", f"no message is of kind {kind!r}"
+            finished = self._take_credit(self.program.streams[index], tag, flag)
+        return self._progress(finished)
 
     def abandon(self) -> None:
-        """Drop every value. Firings in flight may still be completed, which yields nothing."""
+        """Drop every value. Firings in flight may still be completed, which yields nothing, as does what arrives."""
         self._abandoned = True
         self._latest.clear()
         self.persisted = {}
+        num_turns = self._loops.num_turns
         self._clear()
+        self._loops.num_turns = num_turns
 
     @property
     def in_flight(self) -> int:
@@ -112,108 +137,72 @@ class WalkRun:
 
     @property
     def num_iterations(self) -> dict[str, int]:
-        """Complete iterations so far by loop name, summed over the runs of a nested loop."""
-        return {loop.name: self._num_turns[loop.index] for loop in self.program.loops}
+        """Complete iterations so far by loop name, summed over the runs of a nested loop. A part lists the loops that
+        its rank takes part in, and counts for itself: the largest number is the furthest."""
+        turns = self._loops.num_turns
+        return {loop.name: turns[loop.index] for loop in self.program.loops if loop.num_items}
 
     @property
     def num_held(self) -> int:
         """Number of values and records held for what is still to come; 0 when the walk is over."""
-        tables: list[Mapping[Any, Any]] = [*self._rows, *self._decisions, *self._totals, *self._remaining]
-        tables += [*self._turned, *self._parked]
-        lists = [values for table in self._lists.values() for values in table.values()]
-        return (
-            sum(len(table) for table in tables)
-            + sum(len(values) for values in lists)
-            + sum(len(table) for _, _, table in self._all_sticky())
-        )
+        return self._matching.num_held + self._loops.num_held + self._streams.num_held
 
     def _clear(self) -> None:
-        program, loops = self.program, self.program.loops
-        self._rows: list[dict[Tag, list[Any]]] = [{} for _ in program.joins]
-        self._sticky: list[list[tuple[int, int, dict[Tag, Any]]]] = [
-            [(slot, depth, {}) for slot, depth in join.sticky] for join in program.joins
-        ]
-        self._lists: dict[int, dict[Tag, dict[int, Any]]] = {
-            port.index: {} for port in program.ports if port.kind == "collect"
-        }
-        self._decisions: list[dict[Tag, bool]] = [{} for _ in loops]
-        self._parked: list[dict[Tag, list[tuple[Port, Any]]]] = [{} for _ in loops]
-        self._totals: list[dict[Tag, int]] = [{} for _ in loops]
-        self._remaining: list[dict[Tag, int]] = [{} for _ in loops]
-        self._turned: list[dict[Tag, int]] = [{} for _ in loops]
-        self._root_remaining = program.num_items
+        self._matching = Matching(self.program.joins)
+        self._loops = LoopControl(self.program, self._times, self._matching)
+        self._streams = StreamEnds(self.program)
 
-    def _all_sticky(self) -> list[tuple[int, int, dict[Tag, Any]]]:
-        return [entry for entries in self._sticky for entry in entries]
-
-    def _take_ready(self) -> list[Firing]:
+    def _progress(self, finished: bool) -> Progress:
         ready, self._ready = self._ready, []
-        return ready
+        emitted, self._emitted = self._emitted, []
+        sends, self._sends = self._sends, []
+        return Progress(ready, emitted, finished, sends)
 
     def _deliver(self, port: Port, tag: Tag, value: Any) -> None:
-        for join, slot in port.reads:
-            self._arrive(join, slot, tag, value)
-        for name in port.emits:
-            self._emit(name, tag, value)
-        for name in port.persists:
-            self.persisted[name] = value
-        for target in port.enters:
-            self._deliver(self.program.ports[target], (*tag, 0), value)
-        if port.nexts or port.exits or port.collects:
-            last = self._is_last(port.loop, tag)
+        """A value appears that a node of this rank produced."""
+        if port.reads or port.enters:
+            self._read(port, tag, value)
+        if port.leaves_run:
+            for name in port.emits:
+                self._emit(name, tag, value)
+            for name in port.persists:
+                self.persisted[name] = value
+            self._send(port.sends, tag, value)
+        if port.turns:
+            last = self._loops.is_last(port.loop, tag)
             if last is None:
-                self._parked[port.loop].setdefault(tag, []).append((port, value))
+                self._loops.park(port, tag, value)
             else:
                 self._switch(port, tag, value, last)
 
-    def _arrive(self, index: int, slot: int, tag: Tag, value: Any) -> None:
-        """Put a value into a slot of a join; fires what that completes."""
-        join = self.program.joins[index]
-        rows = self._rows[index]
-        if join.depths[slot] < join.depth:
-            self._arrive_sticky(index, join, slot, tag, value)
-            return
-        row = rows.get(tag)
-        if row is None:
-            row = rows[tag] = self._new_row(index, join, tag)
-        row[slot] = value
-        row[-1] -= 1
-        if not row[-1]:
-            del rows[tag]
-            self._fire(index, join, tag, row)
+    def _read(self, port: Port, tag: Tag, value: Any) -> None:
+        """What this rank reads of a value, here and in the loops that it enters."""
+        for join, slot in port.reads:
+            for complete_tag, row in self._matching.put(join, slot, tag, value):
+                self._fire(join, complete_tag, row)
+        for target in port.enters:
+            self._read(self.program.ports[target], (*tag, 0), value)
 
-    def _new_row(self, index: int, join: Join, tag: Tag) -> list[Any]:
-        """One cell per slot, then the number of cells still empty; what is sticky may be there already."""
-        num_slots = len(join.depths)
-        row: list[Any] = [None] * num_slots
-        for slot, depth, values in self._sticky[index]:
-            value = values.get(tag[:depth], _ABSENT)
-            if value is not _ABSENT:
-                row[slot] = value
-                num_slots -= 1
-        row.append(num_slots)
-        return row
+    def _read_at(self, port: Port, tag: Tag, value: Any) -> None:
+        """The same, here only: the rank that sends a value sends it to the ports that it enters, too."""
+        for join, slot in port.reads:
+            for complete_tag, row in self._matching.put(join, slot, tag, value):
+                self._fire(join, complete_tag, row)
 
-    def _arrive_sticky(self, index: int, join: Join, slot: int, prefix: Tag, value: Any) -> None:
-        next(values for s, _, values in self._sticky[index] if s == slot)[prefix] = value
-        rows, depth = self._rows[index], len(prefix)
-        for tag in [tag for tag in rows if tag[:depth] == prefix]:
-            row = rows[tag]
-            row[slot] = value
-            row[-1] -= 1
-            if not row[-1]:
-                del rows[tag]
-                self._fire(index, join, tag, row)
+    def _send(self, sends: tuple[PortSend, ...], tag: Tag, value: Any) -> None:
+        for send in sends:
+            self._sends.append(Send(send.rank, "value", send.port, tag + send.zeros, value, False, send.moves))
 
-    def _fire(self, index: int, join: Join, tag: Tag, row: list[Any]) -> None:
-        if join.relay_to is not None:
-            self._deliver(self.program.ports[join.relay_to], (*tag, 0), row[0])
+    def _fire(self, index: int, tag: Tag, row: list[Any]) -> None:
+        relay_to = self.program.joins[index].relay_to
+        if relay_to is not None:
+            self._read(self.program.ports[relay_to], (*tag, 0), row[0])
             return
         node = self.program.nodes[index]
-        inputs = dict(zip(node.slots, row, strict=False))
-        firing = Firing(index, node.name, node.node, tag, inputs, node.order)
-        self._in_flight.add(firing)
-        self._ready.append(firing)
+        firing = Firing(index, node.name, node.node, tag, dict(zip(node.slots, row, strict=False)), node.order)
+        if not node.feeds or self._streams.admit(firing):
+            self._in_flight.add(firing)
+            self._ready.append(firing)
 
     def _emit(self, name: str, tag: Tag, value: Any) -> None:
         emission = Emission(name, tag, value)
@@ -227,85 +216,75 @@ class WalkRun:
         begins."""
         opening = self.program.openings[scope + 1]
         for index in opening.joins:
-            self._arrive(index, len(self.program.joins[index].depths) - 1, tag, None)
+            for complete_tag, row in self._matching.open(index, tag):
+                self._fire(index, complete_tag, row)
         for inner in opening.loops:
-            at_once = 1 if self.program.loops[inner].dynamic else self._times[inner]
-            for turn in range(at_once):
+            for turn in range(self._loops.num_open_at_once(inner)):
                 self._open(inner, (*tag, turn))
 
-    def _is_last(self, loop: int, tag: Tag) -> bool | None:
-        """Whether iteration `tag` is the last of its run of the loop; None while that is open."""
-        if tag[-1] + 1 == self._times[loop]:
-            return True
-        if self.program.loops[loop].dynamic:
-            return self._decisions[loop].get(tag)
-        return False
-
-    def _total(self, loop: int, around: Tag) -> int | None:
-        """How many iterations this run of the loop has; None while that is open."""
-        return self._totals[loop].get(around) if self.program.loops[loop].dynamic else self._times[loop]
-
     def _decide(self, loop: int, tag: Tag, leave: bool) -> None:
-        """The node that may leave has completed iteration `tag`."""
-        last = leave or tag[-1] + 1 == self._times[loop]
-        self._decisions[loop][tag] = last
-        if last:
-            self._totals[loop][tag[:-1]] = tag[-1] + 1
-        else:
+        """It is known whether iteration `tag` is the last one."""
+        last, parked = self._loops.decide(loop, tag, leave)
+        for rank in self.program.loops[loop].tells:
+            self._sends.append(Send(rank, "decision", loop, tag, flag=last))
+        if not last:
             self._open(loop, (*tag[:-1], tag[-1] + 1))
-        for port, value in self._parked[loop].pop(tag, ()):
+        for port, value in parked:
             self._switch(port, tag, value, last)
 
     def _switch(self, port: Port, tag: Tag, value: Any, last: bool) -> None:
         ports, around = self.program.ports, tag[:-1]
         for target in port.collects:
-            self._collect(ports[target], port.loop, tag, value, last)
+            values = self._loops.collect(ports[target], port.loop, tag, value, last)
+            if values is not None:
+                self._deliver(ports[target], around, values)
+        for index in port.streams:
+            self._enter_stream(self.program.streams[index], tag, value, last)
         if last:
             for target in port.exits:
                 self._deliver(ports[target], around, value)
-        elif port.nexts:
+        elif port.nexts or port.next_sends:
             following = (*around, tag[-1] + 1)
             for target in port.nexts:
-                self._deliver(ports[target], following, value)
+                self._read(ports[target], following, value)
+            self._send(port.next_sends, following, value)
 
-    def _collect(self, port: Port, loop: int, tag: Tag, value: Any, last: bool) -> None:
-        """Values may come out of order; the list leaves when that of every iteration is there."""
-        around, turn = tag[:-1], tag[-1]
-        table = self._lists[port.index]
-        values = table.setdefault(around, {})
-        values[turn] = value
-        if last:
-            self._totals[loop][around] = turn + 1
-        total = self._total(loop, around)
-        if len(values) == total:
-            del table[around]
-            self._deliver(port, around, [values[v] for v in range(total)])
+    def _enter_stream(self, stream: ProgramStream, tag: Tag, value: Any, last: bool) -> None:
+        for item_tag, item, is_last in self._streams.enter(stream, tag, value, last):
+            if stream.reader_rank is None:
+                self._push(stream, item_tag, item, is_last)
+            else:
+                self._sends.append(Send(stream.reader_rank, "item", stream.index, item_tag, item, is_last))
 
-    def _finish_item(self, loop: int, tag: Tag) -> bool:
-        """A node or inner loop is done with iteration `tag` of `loop`; returns whether the walk is over."""
-        loops = self.program.loops
-        while loop != ROOT:
-            remaining = self._remaining[loop]
-            left = remaining.pop(tag, loops[loop].num_items) - 1
-            if left:
-                remaining[tag] = left
-                return False
-            self._decisions[loop].pop(tag, None)
-            self._num_turns[loop] += 1
-            tag = tag[:-1]
-            turned = self._turned[loop].pop(tag, 0) + 1
-            if turned != self._total(loop, tag):
-                self._turned[loop][tag] = turned
-                return False
-            self._end_loop(loop, tag)
-            loop = loops[loop].parent
-        self._root_remaining -= 1
-        return self._root_remaining == 0
+    def _push(self, stream: ProgramStream, tag: Tag, value: Any, last: bool) -> None:
+        for chunk_tag, chunk in self._streams.push(stream, tag, value, last):
+            if stream.decides:
+                self._decide(stream.consumer, chunk_tag, chunk.final)
+            self._read(self.program.ports[stream.chunk], chunk_tag, chunk)
 
-    def _end_loop(self, loop: int, around: Tag) -> None:
-        self._totals[loop].pop(around, None)
-        for join, slot in self.program.loops[loop].frees:
-            next(values for s, _, values in self._sticky[join] if s == slot).pop(around)
+    def _give_credit(self, stream: ProgramStream, around: Tag) -> None:
+        """A chunk of the stream was read."""
+        if stream.source_rank is None:
+            self._hand_out(self._streams.credit(stream, around))
+        else:
+            send = self._streams.credit_to_send(stream, around)
+            if send is not None:
+                self._sends.append(send)
+
+    def _take_credit(self, stream: ProgramStream, tag: Tag, no_more: bool) -> bool:
+        """Returns whether the walk is over: a stream to another rank is an item of the iteration around it."""
+        around = tag[:-1]
+        if no_more:
+            self._streams.expect(stream, around, tag[-1])
+        else:
+            self._hand_out(self._streams.credit(stream, around))
+        if not self._streams.is_over(stream, around):
+            return False
+        return self._loops.finish_item(self.program.loops[stream.producer].parent, around)
+
+    def _hand_out(self, firings: list[Firing]) -> None:
+        self._in_flight.update(firings)
+        self._ready += firings
 
 
 def _loop_times(program: Program, times: Mapping[str, int]) -> list[int]:

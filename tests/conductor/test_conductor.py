@@ -1,4 +1,4 @@
-"""Every accepted request ends in exactly one answer; sessions keep and free their state; a lost worker ends its own."""
+"""Every accepted request ends in exactly one answer; what is refused leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from toy_model import declare
+from conductor_rig import Rig
 
 from mstar_rt.clock import ManualClock
 from mstar_rt.conductor import Conductor
+from mstar_rt.errors import InvalidArgument
 from mstar_rt.message import (
+    AskStats,
     CancelRequest,
     CloseSession,
     Drain,
@@ -22,182 +24,160 @@ from mstar_rt.message import (
     Message,
     NodeTime,
     OpenSession,
-    PeerGone,
     Release,
     ReleaseScope,
     RequestFailed,
-    SegmentRef,
-    ServingState,
     SessionOpened,
     StartWalk,
+    Stats,
     Submit,
-    TensorRef,
-    WalkDone,
     WalkFailed,
+    Warmed,
     WorkerReady,
 )  # fmt: skip
-from mstar_rt.placement import Placement
 from mstar_rt.transport import InProcessHub
 
 
-class Rig:
-    def __init__(self) -> None:
-        hub = InProcessHub()
-        self.clock = ManualClock()
-        self.server = hub.endpoint("server")
-        self.worker = hub.endpoint("worker/0")
-        self.conductor = Conductor(
-            {"toy": declare("toy", "", {})}, Placement({"toy": 0}), hub.endpoint("conductor"), self.clock
-        )
-
-    def ready(self) -> Rig:
-        self.conductor.handle(WorkerReady(0, 1, ["toy"], 1.0))
-        assert self.at_server() == [ServingState("toy", True)]
-        return self
-
-    def submit(self, request_id: str = "r", task: str = "count", **fields: Any) -> None:
-        inputs = fields.pop("inputs", {"x": TensorRef("float32", (1,), inline=b"0000")})
-        self.conductor.handle(Submit(request_id, fields.pop("model", "toy"), task, inputs, {"steps": 2}, **fields))
-
-    def done(self, walk: str = "count", request_id: str = "r", num_emitted: int = 1) -> None:
-        self.conductor.handle(
-            WalkDone(request_id, walk, num_emitted, {"add": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, ["f"])
-        )
-
-    def at_server(self) -> list[Message]:
-        return [envelope.message for envelope in self.server.receive(0.0)]
-
-    def at_worker(self) -> list[Message]:
-        return [envelope.message for envelope in self.worker.receive(0.0)]
-
-
-def only(messages: list[Message], kind: type) -> Any:
-    assert len(messages) == 1, messages
-    assert isinstance(messages[0], kind), messages
-    return messages[0]
-
-
-def test_one_walk() -> None:
-    rig = Rig().ready()
-    rig.submit(deadline_ns=123, criticality="planning")
-    start = only(rig.at_worker(), StartWalk)
-    assert (start.walk, start.scope, start.deadline_ns, start.anytime) == ("count", "r", 123, False)
+def test_one_walk_on_one_rank() -> None:
+    rig = Rig("one").ready()
+    rig.submit("r", "recall", deadline_ns=123, criticality="control")
+    [(to, start)] = rig.said()
+    assert (to, start.walk, start.scope, start.deadline_ns) == ("worker/0", "recall", "r", 123)
+    assert (start.criticality, start.anytime, start.walk_id, start.age) == ("control", False, 1, 1)
+    assert (start.node_ranks, sorted(start.inputs), start.keep, start.fetches) == ([0], ["x"], [], [])
     rig.clock.advance_ns(5_000)
-    rig.done()
-    finished = only(rig.at_server(), Finished)
-    assert (finished.num_emitted, finished.total_us, finished.flags) == (1, 5.0, ["f"])
-    assert finished.node_times == {"add": NodeTime(2, 1.0, 4.0, 1)}
-    assert only(rig.at_worker(), ReleaseScope).scope == "r"
+    rig.done(start, 0)
+    [released, (to, finished)] = rig.said()
+    assert released == ("worker/0", ReleaseScope("r"))
+    expected = Finished("r", 1, {"n": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, 5.0, ["f"])
+    assert (to, finished) == ("server", expected)
 
 
 def test_walks_of_a_task_run_in_order_and_add_up() -> None:
-    rig = Rig().ready()
-    rig.submit(task="keep_and_recall")
-    assert only(rig.at_worker(), StartWalk).walk == "keep"
-    rig.done("keep", num_emitted=0)
-    second = only(rig.at_worker(), StartWalk)
-    assert (second.walk, second.inputs, second.scope) == ("recall", {}, "r")
-    assert rig.at_server() == []
-    rig.done("recall", num_emitted=3)
-    finished = only(rig.at_server(), Finished)
-    assert finished.num_emitted == 3
-    assert finished.node_times["add"].num_steps == 4
-    assert finished.num_iterations == {"l": 4}
+    rig = Rig("one").ready()
+    rig.submit("r", "talk")
+    [(_, first)] = rig.said()
+    rig.done(first, 0)
+    [(_, second)] = rig.said()
+    assert (first.walk, second.walk, second.walk_id, second.age) == ("prefill", "decode", 2, 1)
+    assert (sorted(first.inputs), first.keep, second.inputs) == (["x"], ["x"], {})
+    rig.done(second, 0, num_emitted=3)
+    finished = rig.told("server", Finished)[0]
+    assert (finished.num_emitted, finished.num_iterations, finished.loop_us) == (4, {"l": 4}, {"l": 8.0})
+    assert finished.node_times["n"] == NodeTime(4, 2.0, 8.0, 2)
+    assert finished.flags == ["f"]
 
 
-def test_failures_reach_the_server_once() -> None:
-    rig = Rig().ready()
-    rig.submit()
-    rig.conductor.handle(WalkFailed("r", "count", "INTERNAL", "it broke"))
-    assert only(rig.at_server(), RequestFailed) == RequestFailed("r", "INTERNAL", "it broke")
-    rig.done()
-    assert rig.at_server() == []
-    assert rig.conductor.stats()["requests_running"] == 0
+def test_a_failure_reaches_the_server_once() -> None:
+    rig = Rig("one").ready()
+    rig.submit("r", "recall")
+    [(_, start)] = rig.said()
+    rig.conductor.handle(WalkFailed("r", start.walk_id, 0, "INTERNAL", "it broke"))
+    assert rig.said() == [
+        ("worker/0", CancelRequest("r")),
+        ("worker/0", ReleaseScope("r")),
+        ("server", RequestFailed("r", "INTERNAL", "it broke")),
+    ]
+    rig.done(start, 0)
+    rig.conductor.handle(WalkFailed("r", start.walk_id, 0, "INTERNAL", "it broke"))
+    assert rig.said() == []
+
+
+def test_cancel_stops_the_ranks_and_later_news_is_ignored() -> None:
+    rig = Rig("apart").ready()
+    rig.submit("r", "apart")
+    starts = dict(rig.said())
+    rig.done(starts["worker/1"], 1)
+    rig.conductor.handle(CancelRequest("r"))
+    workers = ["worker/0", "worker/1", "worker/2"]
+    assert rig.said() == [
+        *((worker, CancelRequest("r")) for worker in workers),
+        *((worker, ReleaseScope("r")) for worker in workers),
+        ("server", RequestFailed("r", "CANCELLED", "the request was cancelled")),
+    ]
+    rig.done(starts["worker/0"], 0)
+    rig.conductor.handle(CancelRequest("r"))
+    assert rig.said() == []
 
 
 @pytest.mark.parametrize(
     ("fields", "code", "sentence"),
     [
-        ({"model": "tod"}, "NOT_FOUND", "no model 'tod', did you mean 'toy'?"),
-        ({"task": "cuont"}, "NOT_FOUND", "no task 'cuont', did you mean 'count'?"),
+        ({"model": "n"}, "NOT_FOUND", "no model 'n'"),
+        ({"task": "recal"}, "NOT_FOUND", "no task 'recal', did you mean 'recall'?"),
         ({"session_id": "s9"}, "NOT_FOUND", "no session 's9'"),
     ],
 )
 def test_refusals_free_the_inputs(fields: dict[str, Any], code: str, sentence: str) -> None:
-    rig = Rig().ready()
-    segment = SegmentRef("server", 1, 2, b"a", 0, 4, 77)
-    rig.submit(inputs={"x": TensorRef("float32", (1,), segment=segment)}, **fields)
-    messages = rig.at_server()
-    failed = only([m for m in messages if isinstance(m, RequestFailed)], RequestFailed)
-    assert failed.code == code
+    rig = Rig("replicas").ready()
+    rig.submit("r", fields.pop("task", "recall"), **fields)
+    said = rig.said()
+    [failed] = [message for _, message in said if isinstance(message, RequestFailed)]
+    assert (failed.request_id, failed.code) == ("r", code)
     assert sentence in failed.message
-    released = [m for m in messages if isinstance(m, Release)]
-    assert released == ([] if "model" in fields else [Release("worker/0", [77])])
-    assert rig.at_worker() == []
+    released = {message.holder for to, message in said if isinstance(message, Release) and to == "server"}
+    everyone = {"worker/0", "worker/1", "worker/2"}
+    readers = {"NOT_FOUND: s9": {"worker/1", "worker/2"}, "NOT_FOUND: n": set()}
+    assert released == readers.get(f"{code}: {fields.get('session_id') or fields.get('model')}", everyone)
+    assert not [message for _, message in said if isinstance(message, StartWalk)]
 
 
-def test_before_the_worker_is_ready_and_after_drain_requests_are_refused() -> None:
-    rig = Rig()
-    rig.submit()
-    assert "not ready" in only(rig.at_server(), RequestFailed).message
+def test_what_cannot_be_sent_fails_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("apart").ready()
+    send = rig.endpoint.send
+
+    def refuse(to: str, message: Message) -> None:
+        if to == "worker/2" and isinstance(message, StartWalk):
+            raise InvalidArgument("a message has 9 MB, at most 8 can be sent")
+        send(to, message)
+
+    monkeypatch.setattr(rig.endpoint, "send", refuse)
+    rig.submit("r", "apart", inputs={"x": rig.block(), "z": rig.block()})
+    said = rig.said()
+    assert said[-1] == ("server", RequestFailed("r", "INVALID_ARGUMENT", "a message has 9 MB, at most 8 can be sent"))
+    assert [to for to, message in said if isinstance(message, StartWalk)] == ["worker/0", "worker/1"]
+    assert [to for to, message in said if isinstance(message, CancelRequest)] == ["worker/0", "worker/1"]
+
+
+def test_before_the_workers_are_ready_and_after_drain_requests_are_refused() -> None:
+    rig = Rig("one")
+    rig.submit("r", "recall")
+    [release, (_, failed)] = rig.said()
+    assert release == ("server", Release("worker/0", [1]))
+    assert failed.message == "model 'm' is not ready (no worker is ready on rank 0); try again in 1 s"
     rig.ready()
+    rig.conductor.handle(OpenSession("s", "m"))
+    rig.submit("r", "recall", session_id="s")
+    running = rig.said(SessionOpened, StartWalk)[1][1]
     rig.conductor.handle(Drain())
-    rig.submit()
-    assert only(rig.at_server(), RequestFailed).code == "UNAVAILABLE"
-
-
-def test_cancel_stops_the_worker_and_later_news_is_ignored() -> None:
-    rig = Rig().ready()
-    rig.submit()
-    rig.at_worker()
-    rig.conductor.handle(CancelRequest("r"))
-    assert rig.at_worker() == [CancelRequest("r"), ReleaseScope("r")]
-    assert only(rig.at_server(), RequestFailed).code == "CANCELLED"
-    rig.done()
-    rig.conductor.handle(CancelRequest("r"))
-    assert rig.at_server() == []
-
-
-def test_a_session_shares_its_scope_and_frees_it_once() -> None:
-    rig = Rig().ready()
-    rig.conductor.handle(OpenSession("s", "toy"))
-    assert only(rig.at_server(), SessionOpened).session_id == "s"
-    rig.submit("r1", session_id="s", task="keep")
-    assert only(rig.at_worker(), StartWalk).scope == "s"
-    rig.done("keep", "r1")
-    only(rig.at_server(), Finished)
-    assert rig.at_worker() == []  # the scope outlives the request
-    rig.submit("r2", session_id="s", task="recall", inputs={})
-    rig.at_worker()
+    rig.submit("r2", "recall")
+    rig.conductor.handle(OpenSession("s2", "m"))
+    refused = rig.told("server", RequestFailed)
+    assert [(message.request_id, message.code) for message in refused] == [("r2", "UNAVAILABLE"), ("s2", "UNAVAILABLE")]
+    rig.done(running, 0)
+    assert len(rig.said(Finished)) == 1
     rig.conductor.handle(CloseSession("s"))
-    assert rig.at_worker() == [CancelRequest("r2"), ReleaseScope("s")]
-    assert only(rig.at_server(), RequestFailed).request_id == "r2"
-    rig.submit("r3", session_id="s", task="recall", inputs={})
-    assert only(rig.at_server(), RequestFailed).code == "NOT_FOUND"
+    assert rig.said() == [("worker/0", ReleaseScope("s"))]
 
 
-def test_a_session_of_another_model_or_of_none_is_refused() -> None:
-    rig = Rig().ready()
-    rig.conductor.handle(OpenSession("s", "tod"))
-    assert only(rig.at_server(), RequestFailed).code == "NOT_FOUND"
+def test_stats() -> None:
+    rig = Rig("one").ready()
+    rig.submit("r", "recall")
+    rig.conductor.handle(AskStats("server", 7))
+    stats = rig.told("server", Stats)[0]
+    assert (stats.source, stats.ask_id) == ("conductor", 7)
+    assert stats.values["requests_running"] == stats.values["ranks_ready"] == stats.values["models_serving"] == 1.0
 
 
-def test_a_lost_worker_ends_what_ran_on_it() -> None:
-    rig = Rig().ready()
-    rig.conductor.handle(OpenSession("s", "toy"))
-    rig.submit("r1")
-    rig.submit("r2", session_id="s")
-    rig.at_server()
-    rig.conductor.worker_lost(0, "the worker of rank 0 ended with status -9")
-    messages = rig.at_server()
-    assert ServingState("toy", False, "the worker of rank 0 ended with status -9") in messages
-    assert PeerGone("worker/0") in messages
-    failed = {m.request_id: m.code for m in messages if isinstance(m, RequestFailed)}
-    assert failed == {"r1": "UNAVAILABLE", "r2": "UNAVAILABLE"}
-    rig.at_worker()
-    rig.conductor.handle(WorkerReady(0, 2, ["toy"], 1.0))
-    rig.at_server()
-    rig.submit("r3", session_id="s")
-    assert "open a new session" in only(rig.at_server(), RequestFailed).message
-    rig.submit("r4")
-    assert only(rig.at_worker(), StartWalk).request_id == "r4"
+async def test_over_a_control_plane() -> None:
+    hub = InProcessHub()
+    rig = Rig("one")
+    conductor = Conductor(rig.conductor._models, rig.placement, hub.endpoint("conductor"), ManualClock())
+    server, worker = hub.endpoint("server"), hub.endpoint("worker/0")
+    worker.send("conductor", WorkerReady(0, 1, ["m"], 1.0))
+    server.send("conductor", Warmed("m", 1))
+    server.send("conductor", Submit("r", "m", "recall", {}, {}))
+    for envelope in await conductor._endpoint.receive_async():
+        conductor.handle(envelope.message)
+    assert [type(envelope.message).__name__ for envelope in worker.receive(0.0)] == ["Admitted", "StartWalk"]
+    assert [type(envelope.message).__name__ for envelope in server.receive(0.0)] == ["WarmUp", "ServingState"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mstar_rt.config import config_from_plain, config_to_plain, load_deployment, parse_deployment
+from mstar_rt.config import PlacementRule, config_from_plain, config_to_plain, load_deployment, parse_deployment
 from mstar_rt.errors import ConfigError
 
 GOOD: dict[str, Any] = {
@@ -31,6 +31,25 @@ def test_defaults_and_values() -> None:
     assert config.workers[0].dtype == "bfloat16"
     assert config.models[0].options == {"image_size": 64}
     assert config.warmup_timeout_s == 10.0
+
+
+def test_limits_that_watch_over_processes() -> None:
+    config = parse_deployment(
+        changed(
+            server={"drain_timeout_s": 0, "max_unread_mb": 8},
+            workers=[{"rank": 0, "check_outputs": True, "max_step_s": 1.5, "silence_timeout_s": 2}],
+        )
+    )
+    assert (config.server.drain_timeout_s, config.server.max_unread_mb) == (0.0, 8)
+    worker = config.workers[0]
+    assert (worker.check_outputs, worker.max_step_s, worker.silence_timeout_s) == (True, 1.5, 2.0)
+
+
+def test_a_placement_rule_is_about_all_nodes_in_all_walks_unless_it_says_so() -> None:
+    config = parse_deployment(
+        changed(placement=[{"model": "m"}, {"model": "m", "nodes": ["a"], "ranks": [1, 0], "walks": ["w"]}])
+    )
+    assert config.placement == (PlacementRule("m", ("*",), (0,), ("*",)), PlacementRule("m", ("a",), (1, 0), ("w",)))
 
 
 def test_plain_round_trip() -> None:
@@ -65,6 +84,19 @@ def test_plain_round_trip() -> None:
         (changed(name=""), "name '' is not usable"),
         (changed(models=[{"name": "a\nb", "family": "f"}]), "is not usable"),
         (changed(placement=[{"model": "m", "nodes": []}]), r"placement\[0\].nodes is empty"),
+        (changed(placement=[{"model": "m", "walks": []}]), r"placement\[0\].walks is empty, name walks or '\*'"),
+        (
+            changed(placement=[{"model": "m", "walk": ["w"]}]),
+            r"placement\[0\]: unknown key 'walk', did you mean 'walks'",
+        ),
+        (changed(placement=[{"model": "m", "ranks": 0}]), r"placement\[0\].ranks is 0, expected a list"),
+        (changed(placement=[{"model": "m", "ranks": ["0"]}]), r"placement\[0\].ranks\[0\] is '0', expected int"),
+        (changed(workers=[{"rank": 0, "max_step_s": 0}]), "max_step_s is 0, expected over 0, up to 86400"),
+        (changed(workers=[{"rank": 0, "max_step_s": float("inf")}]), "max_step_s is inf"),
+        (changed(workers=[{"rank": 0, "silence_timeout_s": 0.5}]), "silence_timeout_s is 0.5, expected at least 1, up"),
+        (changed(workers=[{"rank": 0, "check_outputs": 1}]), "check_outputs is 1, expected bool"),
+        (changed(server={"drain_timeout_s": -1}), "drain_timeout_s is -1, expected at least 0, up to 86400"),
+        (changed(server={"max_unread_mb": 0}), "max_unread_mb is 0, expected 1 to 65536"),
         (changed(warmup_timeout_s=float("nan")), "warmup_timeout_s is nan"),
         (changed(warmup_timeout_s=-1), "warmup_timeout_s is -1"),
     ],

@@ -1,27 +1,29 @@
-"""Random walks, and a direct recursive evaluation of them that shares no code with the binding or the
-program.
-
-A value is a number that stands for its provenance: (use, slot, inputs, iteration), interned in one table for
-both ways of running, so equal numbers mean equal histories. A node that may leave does so by its value alone.
-"""
+"""Random walks: every kind of section, nested, with parameters, explicit edges, streams and caches."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
 from mstar_rt.graph import (
+    ChunkPolicy,
     DynamicLoop,
+    FixedChunkPolicy,
     GraphEdge,
     GraphNode,
+    LeftContextChunkPolicy,
     Loop,
-    NodeUse,
     Parallel,
+    ReceptiveFieldChunkPolicy,
     Section,
     Sequential,
+    SlidingWindowChunkPolicy,
+    StreamingGraphEdge,
+    StreamLoop,
     Walk,
     WalkGraph,
 )  # fmt: skip
@@ -31,35 +33,16 @@ PARAMS = {"short": 2, "long": 4}
 
 
 @dataclass
-class Provenance:
-    """Interned histories. `leave` and `run` define what every node of a random walk computes."""
-
-    ids: dict[Any, int] = field(default_factory=dict)
-
-    def value(self, history: Any) -> int:
-        return self.ids.setdefault(history, len(self.ids))
-
-    def run(self, use: str, outputs: tuple[str, ...], iteration: tuple[int, ...], inputs: list[Any]) -> dict[str, int]:
-        read = tuple(tuple(_frozen(v)) if isinstance(v, list) else v for v in inputs)
-        return {slot: self.value((use, slot, iteration, read)) for slot in outputs}
-
-    def leave(self, use: str, iteration: tuple[int, ...], outputs: dict[str, int]) -> bool:
-        mark = sum(outputs.values()) if outputs else self.value((use, iteration))
-        return (mark * 2654435761 >> 5) % 3 == 0
-
-
-def _frozen(values: list[Any]) -> list[Any]:
-    return [tuple(_frozen(v)) if isinstance(v, list) else v for v in values]
-
-
-@dataclass
 class Drawing:
     """State while a tree is drawn in the order of writing."""
 
     draw: Any
+    streams: bool = False
+    caches: bool = False
     nodes: dict[str, GraphNode] = field(default_factory=dict)
-    edges: list[GraphEdge] = field(default_factory=list)
+    edges: list[GraphEdge | StreamingGraphEdge] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)  # "use.slot" or "loop.collected" -> tensor name
+    hidden: set[str] = field(default_factory=set)  # ends that must not be read now
     num_names: int = 0
 
     def fresh(self, prefix: str) -> str:
@@ -74,6 +57,8 @@ class Drawing:
         name = f"n{num_in}x{num_out}"
         slots = tuple(f"i{k}" for k in range(num_in)), tuple(f"o{k}" for k in range(num_out))
         cache = None if num_out else "memory"
+        if self.caches and self.int(0, 1):
+            name, cache = f"k{name}", "memory"
         node = GraphNode(name, *slots, engine="kv_cache" if cache else "stateless", cache=cache)
         return self.nodes.setdefault(name, node)
 
@@ -89,9 +74,12 @@ class Drawn:
 
 
 def _draw_section(d: Drawing, depth: int, ambiguous: set[str]) -> Drawn:
-    kind = d.draw(st.sampled_from(["node", "sequential", "parallel", "loop", "dynamic"])) if depth else "node"
+    kinds = ["node", "sequential", "parallel", "loop", "dynamic", *["streams"] * d.streams]
+    kind = d.draw(st.sampled_from(kinds)) if depth else "node"
     if kind == "node":
         return _draw_use(d, ambiguous)
+    if kind == "streams":
+        return _draw_streams(d, depth, ambiguous)
     if kind == "sequential":
         return _draw_sequential(d, depth, ambiguous)
     if kind == "parallel":
@@ -105,18 +93,76 @@ def _draw_section(d: Drawing, depth: int, ambiguous: set[str]) -> Drawn:
     return _draw_loop(d, depth, ambiguous, dynamic=kind == "dynamic")
 
 
-def _draw_use(d: Drawing, ambiguous: set[str]) -> Drawn:
-    node = d.node(d.int(0, 3), d.int(0, 2))
+def _draw_use(d: Drawing, ambiguous: set[str], num_streamed: int = 0, num_out: int | None = None) -> Drawn:
+    """`num_streamed` of the slots are left to streaming edges, the first ones."""
+    node = d.node(num_streamed + d.int(0, 3 - num_streamed), d.int(0, 2) if num_out is None else num_out)
     readable = [name for name in [*NAMES, "w"] if name not in ambiguous]
-    reads = {slot: d.draw(st.sampled_from(readable)) for slot in node.inputs}
+    reads = {slot: d.draw(st.sampled_from(readable)) for slot in node.inputs[num_streamed:]}
     outputs = dict(zip(node.outputs, d.draw(st.permutations(NAMES)), strict=False))
     use = node.bind(reads, outputs, alias=d.fresh("u"))
-    for slot in node.inputs:
-        if d.ends and d.int(0, 6) == 0:
-            d.edges.append(GraphEdge(d.draw(st.sampled_from(sorted(d.ends))), f"{use.name}.{slot}"))
+    ends = sorted(set(d.ends) - d.hidden)
+    for slot in node.inputs[num_streamed:]:
+        if ends and d.int(0, 6) == 0:
+            d.edges.append(GraphEdge(d.draw(st.sampled_from(ends)), f"{use.name}.{slot}"))
             del reads[slot]
     d.ends.update({f"{use.name}.{slot}": tensor for slot, tensor in outputs.items()})
     return Drawn(use, set(reads.values()), Counter(outputs.values()), [use.name])
+
+
+def _draw_streams(d: Drawing, depth: int, ambiguous: set[str]) -> Drawn:
+    """A loop and what its streams go into, and what their streams go into: none may read what another gives in the
+    end."""
+    hidden_before, known = set(d.hidden), set(d.ends)
+    first = _draw_loop(d, depth, ambiguous, dynamic=bool(d.int(0, 1)), feeds=True)
+    group, side_by_side = [first], bool(d.int(0, 1))
+    for _ in range(d.int(1, 2)):
+        d.hidden = hidden_before | (set(d.ends) - known)
+        unseen = ambiguous if side_by_side else ambiguous | {name for part in group for name in part.produced}
+        producer = d.draw(st.sampled_from(group))
+        group.append(_draw_stream_loop(d, depth, unseen, producer.direct_uses))
+    d.hidden = hidden_before
+    produced: Counter[str] = Counter()
+    for part in group:
+        produced = produced + part.produced if side_by_side else Counter({**produced, **part.produced})
+    sections = [part.section for part in group]
+    section = Parallel(*sections) if side_by_side else Sequential(*sections)
+    return Drawn(section, set().union(*(part.reads for part in group)), produced, [])
+
+
+def _draw_stream_loop(d: Drawing, depth: int, ambiguous: set[str], sources: list[str]) -> Drawn:
+    """A StreamLoop with one or two readers; `direct_uses` of what is drawn are those that can feed another one."""
+    policy, ends = _draw_policy(d), [end for end in sorted(d.ends) if end.split(".")[0] in sources]
+    readers = []
+    for _ in range(d.int(1, 2)):
+        num_streamed = d.int(1, 2)
+        reader = _draw_use(d, ambiguous, num_streamed, num_out=d.int(1, 2))
+        for slot in range(num_streamed):
+            target = f"{reader.direct_uses[0]}.i{slot}"
+            d.edges.append(StreamingGraphEdge(d.draw(st.sampled_from(ends)), target, policy, d.int(1, 3)))
+        readers.append(reader)
+    read = Drawn(
+        Parallel(*(reader.section for reader in readers)),
+        set().union(*(reader.reads for reader in readers)),
+        sum((reader.produced for reader in readers), Counter()),
+        [name for reader in readers for name in reader.direct_uses],
+    )
+    hidden = {n for n, count in read.produced.items() if count > 1} | (ambiguous - set(read.produced))
+    rest = _draw_section(d, depth - 1, hidden)
+    produced = Counter({**read.produced, **rest.produced})
+    reads = read.reads | (rest.reads - set(read.produced))
+    body = Drawn(Sequential(read.section, rest.section), reads, produced, read.direct_uses)
+    return _drawn_loop(d, body, lambda name, carry, collect: StreamLoop(name, body.section, carry, collect))
+
+
+def _draw_policy(d: Drawing) -> ChunkPolicy:
+    kind, k, more = d.int(0, 3), d.int(1, 3), d.int(0, 3)
+    if kind == 0:
+        return FixedChunkPolicy(k)
+    if kind == 1:
+        return SlidingWindowChunkPolicy(k + more, k)
+    if kind == 2:
+        return LeftContextChunkPolicy(k, more)
+    return ReceptiveFieldChunkPolicy(more, d.int(0, 3), tuple(d.int(1, 3) for _ in range(k)))
 
 
 def _draw_sequential(d: Drawing, depth: int, ambiguous: set[str]) -> Drawn:
@@ -133,34 +179,54 @@ def _draw_sequential(d: Drawing, depth: int, ambiguous: set[str]) -> Drawn:
     return Drawn(Sequential(*(part.section for part in parts)), reads, produced, names)
 
 
-def _draw_loop(d: Drawing, depth: int, ambiguous: set[str], dynamic: bool) -> Drawn:
+def _draw_loop(d: Drawing, depth: int, ambiguous: set[str], dynamic: bool, feeds: bool = False) -> Drawn:
+    """`feeds`: streams are to begin in it, so it has a direct node with outputs and may run for longer."""
     inside_before = set(d.ends)
     body = _draw_section(d, depth - 1, ambiguous)
+    if feeds:
+        source = _draw_use(d, ambiguous, num_out=d.int(1, 2))
+        body = Drawn(
+            Parallel(body.section, source.section),
+            body.reads | source.reads,
+            body.produced + source.produced,
+            [*body.direct_uses, *source.direct_uses],
+        )
+    times = d.draw(st.sampled_from([1, 2, 3, "short", "long", *[4, 5, 7, 9] * feeds]))
+    limit = PARAMS[times] if isinstance(times, str) else None
+    assert inside_before <= set(d.ends)
+    leave = d.draw(st.sampled_from(body.direct_uses)) if dynamic and body.direct_uses else None
+
+    def made(name: str, carry: dict[str, str], collect: dict[str, str]) -> Section:
+        if leave is None:
+            return Loop(name, body.section, times, limit, carry, collect)
+        return DynamicLoop(name, body.section, times, limit, carry, collect, leave=leave)
+
+    drawn = _drawn_loop(d, body, made)
+    return drawn if feeds else Drawn(drawn.section, drawn.reads, drawn.produced, [])
+
+
+def _drawn_loop(d: Drawing, body: Drawn, made: Callable[[str, dict[str, str], dict[str, str]], Section]) -> Drawn:
     single = sorted(name for name, count in body.produced.items() if count == 1)
     carry, collect = {}, {}
     if single:
         carry = {name: d.draw(st.sampled_from(single)) for name in sorted(body.reads) if d.int(0, 3)}
         collect = {name: d.fresh("k") for name in single if d.int(0, 3) == 0}
     name = d.fresh("L")
-    times = d.draw(st.sampled_from([1, 2, 3, "short", "long"]))
-    limit = PARAMS[times] if isinstance(times, str) else None
-    assert inside_before <= set(d.ends)
     d.ends.update({f"{name}.{collected}": collected for collected in collect.values()})
-    if dynamic and body.direct_uses:
-        leave = d.draw(st.sampled_from(body.direct_uses))
-        section: Section = DynamicLoop(name, body.section, times, limit, carry, collect, leave=leave)
-    else:
-        section = Loop(name, body.section, times, limit, carry, collect)
     produced = Counter({**body.produced, **dict.fromkeys(collect.values(), 1)})
-    return Drawn(section, body.reads, produced, [])
+    return Drawn(made(name, carry, collect), body.reads, produced, body.direct_uses)
 
 
 @st.composite
-def walk_graphs(draw: Any) -> WalkGraph:
+def walk_graphs(draw: Any, streams: bool = False, caches: bool = False) -> WalkGraph:
     """A graph of one walk "w"; a last node reads, by explicit edges, all that is neither emitted nor
-    persisted."""
-    d = Drawing(draw)
-    body = _draw_sequential(d, 4, set()).section
+    persisted. `streams`: with streaming edges; `caches`: nodes that attend over a cache have outputs, too."""
+    d = Drawing(draw, streams, caches)
+    if streams:
+        parts = [_draw_streams(d, 3, set()), _draw_sequential(d, 2, set())]
+        body: Section = Parallel(*(part.section for part in parts))
+    else:
+        body = _draw_sequential(d, 4, set()).section
     emit, persist = _some_of(d), _some_of(d)
     rest = [end for end in d.ends if end not in emit and end not in persist]
     sink = GraphNode("sink", tuple(f"s{k}" for k in range(len(rest))), ("sunk",))
@@ -176,79 +242,3 @@ def _some_of(d: Drawing) -> list[str]:
         if d.int(0, 2) == 0:
             chosen[tensor] = end
     return sorted(chosen.values())
-
-
-@dataclass
-class Evaluation:
-    """What one request gives: a plain recursive interpreter, with dictionaries for scopes."""
-
-    walk: Walk
-    times: dict[str, int]
-    provenance: Provenance
-    fired: Counter[Any] = field(default_factory=Counter)
-    emitted: Counter[Any] = field(default_factory=Counter)
-    newest: dict[str, Any] = field(default_factory=dict)  # "use.slot" -> value of its latest execution
-    tensor_names: dict[str, str] = field(default_factory=dict)
-    left: set[str] = field(default_factory=set)  # uses whose latest execution said leave
-
-    def run(self, inputs: dict[str, Any]) -> None:
-        self._section(self.walk.body, inputs, ())
-
-    @property
-    def persisted(self) -> dict[str, Any]:
-        ends = [end if "." in end else self._end_of(end) for end in self.walk.persist]
-        return {self.tensor_names[end]: self.newest[end] for end in ends}
-
-    def _end_of(self, tensor: str) -> str:
-        return next(end for end, name in self.tensor_names.items() if name == tensor)
-
-    def _section(self, section: Section, scope: dict[str, Any], iteration: tuple[int, ...]) -> dict[str, Any]:
-        if isinstance(section, NodeUse):
-            return self._use(section, scope, iteration)
-        if isinstance(section, Loop):
-            return self._loop(section, scope, iteration)
-        produced: dict[str, Any] = {}
-        for part in section.sections:
-            seen = {**scope, **produced} if isinstance(section, Sequential) else scope
-            produced.update(self._section(part, seen, iteration))
-        return produced
-
-    def _use(self, use: NodeUse, scope: dict[str, Any], iteration: tuple[int, ...]) -> dict[str, Any]:
-        edges = {edge.target: edge.source for edge in self.walk.edges}
-        inputs = []
-        for slot, tensor in zip(use.node.inputs, use.tensors_in, strict=True):
-            end = edges.get(f"{use.name}.{slot}")
-            inputs.append(scope[tensor] if end is None else self.newest[end])
-        outputs = self.provenance.run(use.name, use.node.outputs, iteration, inputs)
-        self.fired[use.name, iteration] += 1
-        self.left.discard(use.name)
-        if self.provenance.leave(use.name, iteration, outputs):
-            self.left.add(use.name)
-        named = {}
-        for slot, tensor in zip(use.node.outputs, use.tensors_out, strict=True):
-            named[tensor] = outputs[slot]
-            self._produce(f"{use.name}.{slot}", tensor, outputs[slot], iteration)
-        return named
-
-    def _loop(self, loop: Loop, scope: dict[str, Any], iteration: tuple[int, ...]) -> dict[str, Any]:
-        times = self.times[loop.times] if isinstance(loop.times, str) else loop.times
-        lists: dict[str, list[Any]] = {name: [] for _, name in loop.collect}
-        produced: dict[str, Any] = {}
-        inner = dict(scope)
-        for turn in range(times):
-            produced = self._section(loop.body, inner, (*iteration, turn))
-            inner = {**scope, **{name: produced[output] for name, output in loop.carry}}
-            for output, name in loop.collect:
-                lists[name].append(produced[output])
-            if isinstance(loop, DynamicLoop) and loop.leave in self.left:
-                break
-        for name, values in lists.items():
-            self._produce(f"{loop.name}.{name}", name, values, iteration)
-        return {**produced, **lists}
-
-    def _produce(self, end: str, tensor: str, value: Any, iteration: tuple[int, ...]) -> None:
-        self.newest[end] = value
-        self.tensor_names[end] = tensor
-        if end in self.walk.emit or tensor in self.walk.emit:
-            frozen = tuple(_frozen(value)) if isinstance(value, list) else value
-            self.emitted[tensor, iteration, frozen] += 1

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mstar_rt.graph import WalkGraph
 from mstar_rt.program import Firing, Program, Progress, WalkRun, compile_walk
-from tests.program.random_walks import PARAMS, Evaluation, Provenance, walk_graphs
+from tests.program.evaluation import Evaluation, Provenance
+from tests.program.random_walks import PARAMS, walk_graphs
 
 QUICK = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
 THOROUGH = settings(QUICK, max_examples=500)

@@ -1,0 +1,74 @@
+"""What `mstar-rt check` prints: who runs where, and what crosses between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mstar_rt.config import DeploymentConfig
+from mstar_rt.model import ServedModel
+from mstar_rt.placement import Placement, Ranks
+from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
+
+
+def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placement: Placement) -> Iterator[str]:
+    """Lines for people; those that begin with "warning:" are about what works but is hardly meant."""
+    for worker in config.workers:
+        yield f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)"
+        for name in placement.models_on(worker.rank):
+            nodes = ", ".join(_nodes_on(placement, name, worker.rank))
+            yield f"  {name} ({models[name].family}): {nodes}"
+    for worker in config.workers:
+        if not placement.models_on(worker.rank):
+            yield f"warning: rank {worker.rank} runs no node; place nodes there or take the worker out of the file"
+    for name in models:
+        if len(placement.ranks_of(name)) > 1:
+            yield from _crossings(placement, name, [task.walks for task in models[name].tasks])
+
+
+def _nodes_on(placement: Placement, model: str, rank: int) -> Iterator[str]:
+    """Node names; where a rank runs some uses of a node only, with these as walk or walk.alias."""
+    for name in placement.nodes_on(model, rank):
+        here: list[str] = []
+        elsewhere = False
+        for walk in placement.walks(model):
+            ranks = placement.use_ranks(model, walk)
+            for use in placement.program(model, walk).nodes:
+                if use.node.name != name:
+                    continue
+                if rank in ranks[use.index]:
+                    here.append(walk if use.name == name else f"{walk}.{use.name}")
+                else:
+                    elsewhere = True
+        yield f"{name} ({', '.join(here)})" if elsewhere else name
+
+
+def _crossings(placement: Placement, model: str, tasks: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"model {model}:"
+    for group in placement.groups(model):
+        uses = ", ".join(f"{walk}.{use}" for walk, use in group.uses)
+        kept = "a session keeps its replica" if group.sticky else "any for each request"
+        yield f"  replicas on ranks {_numbers(group.ranks)} ({kept}): {uses}"
+    for walk in placement.walks(model):
+        ranks = placement.use_ranks(model, walk)
+        involved = sorted({rank for options in ranks for rank in options})
+        yield f"  walk {walk}: {'rank' if len(involved) == 1 else 'ranks'} {_numbers(involved)}"
+        yield from _table(walk_transfers(placement, model, walk))
+    between = scope_transfers(placement, model, tasks)
+    if between:
+        yield "  between walks:"
+        yield from _table(between)
+
+
+def _table(transfers: Sequence[Transfer]) -> Iterator[str]:
+    rows = [(t.what, f"{_place(t.from_ranks)} -> {_place(t.to_ranks)}", t.when) for t in transfers]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)] if rows else []
+    for what, ranks, when in rows:
+        yield f"    {what:<{widths[0]}}  {ranks:<{widths[1]}}  {when}"
+
+
+def _place(ranks: Ranks) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"one of {_numbers(ranks)}"
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
