@@ -96,20 +96,30 @@ def finish(report: Report, args: argparse.Namespace) -> int:
 
 
 def _print(report: Report) -> None:
+    """Cases with the same figures share a table."""
     console = Console(width=TABLE_WIDTH)
-    metrics = list(dict.fromkeys((row.metric, row.unit) for row in report.rows))
-    table = Table(title=f"{report.benchmark}  {report.settings}")
-    table.add_column("case")
-    table.add_column("system")
-    for metric, unit in metrics:
-        table.add_column(f"{metric} [{unit}]", justify="right")
-    for case, system in dict.fromkeys((row.case, row.system) for row in report.rows):
-        values = {(r.metric, r.unit): r.value for r in report.rows if (r.case, r.system) == (case, system)}
-        cells = [f"{values[key]:.3f}" if key in values else "" for key in metrics]
-        table.add_row(case, system, *cells)
-    console.print(table)
+    console.print(f"{report.benchmark}  {report.settings}")
+    metrics_of: dict[str, list[tuple[str, str]]] = {}
+    for row in report.rows:
+        metrics_of.setdefault(row.case, []).append((row.metric, row.unit))
+    columns_of = {case: tuple(sorted(set(metrics), key=metrics.index)) for case, metrics in metrics_of.items()}
+    for columns in dict.fromkeys(columns_of.values()):
+        cases = {case for case, own in columns_of.items() if own == columns}
+        console.print(_table([row for row in report.rows if row.case in cases], columns))
     for check in report.checks:
         console.print(f"{'holds' if check.holds else 'FALLS SHORT'}: {check.name}: {check.value:.3f} ({check.bound})")
+
+
+def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str]]) -> Table:
+    table = Table()
+    table.add_column("case")
+    table.add_column("system")
+    for metric, unit in columns:
+        table.add_column(f"{metric} [{unit}]" if unit else metric, justify="right")
+    for case, system in dict.fromkeys((row.case, row.system) for row in rows):
+        values = {(r.metric, r.unit): r.value for r in rows if (r.case, r.system) == (case, system)}
+        table.add_row(case, system, *(f"{values[key]:.3f}" if key in values else "" for key in columns))
+    return table
 
 
 def _plot(report: Report, path: str) -> None:

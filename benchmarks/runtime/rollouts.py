@@ -1,13 +1,10 @@
-"""What the runtime costs: the same nodes called in a plain Python loop, and served over gRPC, in one run."""
+"""What serving a real model costs: the same nodes called in a plain Python loop, and served over gRPC, in one run."""
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
-import torch
 
-from benchmarks.report import Report, Row, finish, percentile_rows
+from benchmarks.report import Report, Row, percentile_rows
 from benchmarks.report.timing import alternate
 from benchmarks.served.deployment import Target, running
 from benchmarks.served.inputs import random_actions, scene
@@ -17,17 +14,13 @@ PLAIN, SERVED = "same nodes, plain loop", "served over gRPC"
 MAX_LATENT_ERROR = 1e-4
 
 
-def main(args: argparse.Namespace) -> int:
-    """`args` has quick, json and png."""
-    torch.set_num_threads(1)
-    report = Report("runtime", {"dtype": "float32", "threads": 1, "quick": args.quick})
-    budget_s = 1.5 if args.quick else 15.0
+def measure(report: Report, budget_s: float) -> None:
+    """`budget_s` is that of one case."""
     with running() as target:
         for name in ("small", "middle"):
             loop = PlainLoop(target.models[name], target.config.workers[0])
             for num_sequences, horizon in ((1, 1), (1, 8), (16, 8)):
                 _rollout(report, target, name, loop, num_sequences, horizon, budget_s)
-    return finish(report, args)
 
 
 def _rollout(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mstar_rt.cache.allocator import PageAllocator
+from mstar_rt.cache.marks import PeerMarks
 from mstar_rt.errors import InvalidArgument
 
 CopyPage = Callable[[int, int], None]
@@ -20,9 +21,12 @@ class PageTable:
 
     Tables may share pages. A page is written only by a table that is its single holder: full pages are never written
     again, and a shared last page that is partly filled is copied by the table that appends to it (copy on write).
+
+    `marks` are there once the sequence has gone to another rank, come from one or been copied for a walk; a fork has
+    none, as the peers know nothing of it.
     """
 
-    __slots__ = ("_allocator", "_copy_page", "_max_tokens", "length", "page_size", "pages", "released")
+    __slots__ = ("_allocator", "_copy_page", "_max_tokens", "length", "marks", "page_size", "pages", "released")
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class PageTable:
         self.page_size = page_size
         self.length = 0
         self.pages: list[int] = []
+        self.marks: PeerMarks | None = None
         self.released = False
         self._allocator = allocator
         self._copy_page = copy_page
@@ -60,6 +65,13 @@ class PageTable:
             raise InvalidArgument(
                 f"a sequence of {self.length} tokens cannot take {num_tokens} more: "
                 f"its cache is declared for at most {self._max_tokens}"
+            )
+
+    def check_length(self, length: int) -> None:
+        """Raises: InvalidArgument: the sequence cannot be that long."""
+        if self._max_tokens is not None and length > self._max_tokens:
+            raise InvalidArgument(
+                f"a sequence of {length} tokens is too long: its cache is declared for at most {self._max_tokens}"
             )
 
     def append(self, num_tokens: int) -> None:
@@ -93,6 +105,15 @@ class PageTable:
         twin.length = self.length
         return twin
 
+    def common_tokens(self, other: PageTable) -> int:
+        """Leading positions that both tables read from the same pages."""
+        num_pages = 0
+        for mine, theirs in zip(self.pages, other.pages, strict=False):
+            if mine != theirs:
+                break
+            num_pages += 1
+        return min(num_pages * self.page_size, self.length, other.length)
+
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on."""
         assert 0 <= length <= self.length, f"cannot truncate {self.length} tokens to {length}"
@@ -101,6 +122,8 @@ class PageTable:
             self._allocator.release(page)
         del self.pages[num_kept:]
         self.length = length
+        if self.marks is not None:
+            self.marks.fall(length)
 
     def release(self) -> None:
         """Give every page back. Releasing twice is the same as once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -11,6 +12,11 @@ from mstar_rt.cache.page_table import PageTable
 
 MAX_EXTENTS = 128
 """Batches of up to about this many sequences should find an empty extent each."""
+
+COMPARED_BYTES = 1_000_000
+"""Stored tokens are compared in parts of about this size, so that what is left over after a difference is not read."""
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class CacheShape(Protocol):
@@ -95,3 +101,52 @@ class KVPool:
     def copy_page(self, source: int, destination: int) -> None:
         """Copy keys and values of every layer from one page to another."""
         self.kv[:, :, destination].copy_(self.kv[:, :, source])
+
+    def read_tokens(self, table: PageTable, start: int, stop: int) -> torch.Tensor:
+        """Positions `start` to `stop` of a sequence, as the contiguous CPU tensor [num_layers, 2, stop - start,
+        num_kv_heads, head_dim]."""
+        shape = (*self.kv.shape[:2], stop - start, *self.kv.shape[4:])
+        tokens = torch.empty(shape, dtype=self.dtype, device=self.device)
+        for begin, run in self._runs(table, start, stop):
+            tokens[:, :, begin : begin + run.shape[2]].copy_(run)
+        return tokens.cpu()
+
+    def write_tokens(self, table: PageTable, start: int, tokens: torch.Tensor) -> None:
+        """Store what read_tokens gives at the positions from `start` on, which the table has and shares with nobody."""
+        tokens = tokens.to(self.device)
+        for begin, run in self._runs(table, start, start + tokens.shape[2]):
+            run.copy_(tokens[:, :, begin : begin + run.shape[2]])
+
+    def num_equal_tokens(self, table: PageTable, start: int, tokens: torch.Tensor) -> int:
+        """How many leading ones of `tokens` are stored at `start` and following already, bit for bit."""
+        bits = _BITS[tokens.element_size()]
+        tokens = tokens.to(self.device).view(bits)
+        most = max(1, COMPARED_BYTES // (self.spec.num_layers * self.token_bytes))
+        for begin, run in self._runs(table, start, start + tokens.shape[2]):
+            for first in range(0, run.shape[2], most):
+                part = run[:, :, first : first + most].view(bits)
+                differs = part != tokens[:, :, begin + first : begin + first + part.shape[2]]
+                if bool(differs.any()):
+                    differs_at = differs.transpose(0, 2).flatten(1).any(1)
+                    return begin + first + int(differs_at.byte().argmax())
+        return tokens.shape[2]
+
+    def _runs(self, table: PageTable, start: int, stop: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """(offset, view [num_layers, 2, n, num_kv_heads, head_dim]) for every stretch of consecutive pages."""
+        size = self.page_size
+        position = start
+        for first_page, num_pages in _stretches(table.pages[start // size : -(-stop // size)]):
+            within = position % size
+            count = min(num_pages * size - within, stop - position)
+            slots = self.kv[:, :, first_page : first_page + num_pages].flatten(2, 3)
+            yield position - start, slots[:, :, within : within + count]
+            position += count
+
+
+def _stretches(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first page, number of pages) of maximal stretches of consecutive pages."""
+    begin = 0
+    for index in range(1, len(pages) + 1):
+        if index == len(pages) or pages[index] != pages[index - 1] + 1:
+            yield pages[begin], index - begin
+            begin = index

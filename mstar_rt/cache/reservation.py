@@ -40,6 +40,49 @@ def reserve(tables: Sequence[PageTable], counts: Sequence[int]) -> Reservation:
     return Reservation(tables, old_lengths)
 
 
+def rewrite(tables: Sequence[PageTable], kept: Sequence[int], counts: Sequence[int]) -> None:
+    """Truncate `tables[i]` to `kept[i]`, then append `counts[i]` positions; all of one allocator and no table twice.
+
+    Raises:  PagesExhausted, InvalidArgument (too long): nothing changed. Pages that truncating frees count as free.
+    """
+    if not tables:
+        return
+    assert len(set(map(id, tables))) == len(tables), "a sequence is rewritten twice at once"
+    for table, num_kept, count in zip(tables, kept, counts, strict=True):
+        table.check_length(num_kept + count)
+    num_needed, num_free = _pages_of_rewrite(tables, kept, counts)
+    if num_needed > num_free:
+        raise PagesExhausted(
+            f"{len(tables)} sequences from another rank need {num_needed} cache pages and {num_free} are free or "
+            "become free: retry when running requests have released theirs, or give the cache more pages"
+        )
+    for table, num_kept in zip(tables, kept, strict=True):
+        if num_kept < table.length:
+            table.truncate(num_kept)
+    for table, count in zip(tables, counts, strict=True):
+        table.append(count)
+
+
+def _pages_of_rewrite(tables: Sequence[PageTable], kept: Sequence[int], counts: Sequence[int]) -> tuple[int, int]:
+    """(pages that the appends take, pages that are free once everything is truncated)."""
+    allocator = tables[0].allocator
+    num_leaving: Counter[int] = Counter()
+    for table, num_kept in zip(tables, kept, strict=True):
+        num_leaving.update(table.pages[-(-num_kept // table.page_size) :])
+    num_freed = sum(allocator.ref_count(page) == count for page, count in num_leaving.items())
+    num_needed = 0
+    for table, num_kept, count in zip(tables, kept, counts, strict=True):
+        num_pages_kept = -(-num_kept // table.page_size)
+        num_needed += -(-(num_kept + count) // table.page_size) - num_pages_kept
+        if num_kept % table.page_size == 0 or count == 0:
+            continue
+        tail = table.pages[num_pages_kept - 1]
+        if allocator.ref_count(tail) - num_leaving[tail] > 1:
+            num_leaving[tail] += 1
+            num_needed += 1
+    return num_needed, allocator.num_free + num_freed
+
+
 def _check_pages(tables: Sequence[PageTable], counts: Sequence[int]) -> None:
     assert len(set(map(id, tables))) == len(tables), "a sequence is appended to twice in one batch"
     allocator = tables[0].allocator

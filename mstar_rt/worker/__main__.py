@@ -19,9 +19,10 @@ from mstar_rt.errors import MstarError
 from mstar_rt.lifetime import START_FAILED, end_with_parent
 from mstar_rt.message import WorkerReady
 from mstar_rt.model.declare import declare_model
+from mstar_rt.placement import PlacedModel, place
 from mstar_rt.transport import ZmqMesh, shared_memory_plane
+from mstar_rt.worker.heartbeat import HeartbeatThread
 from mstar_rt.worker.loaded import LoadedModel, load_model
-from mstar_rt.worker.warmup import warm_up
 from mstar_rt.worker.worker import Worker
 
 
@@ -37,11 +38,9 @@ def main() -> int:
     config = config_from_plain(json.load(sys.stdin))
     worker_config = next(worker for worker in config.workers if worker.rank == args.rank)
     torch.set_num_threads(worker_config.threads)
-    clock = MonotonicClock()
     started_s = time.monotonic()
     try:
-        models = _load(config, worker_config, args.models.split(","))
-        warm_up(models, clock, worker_config.device)
+        models = load_models(config, worker_config, args.models.split(","))
     except MstarError as error:
         print(error, flush=True)
         return START_FAILED
@@ -50,37 +49,55 @@ def main() -> int:
         logging.getLogger(__name__).error("worker %d cannot start", args.rank, exc_info=error)
         print(f"worker {args.rank} cannot start: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
         return START_FAILED
-    _serve(args, worker_config, models, clock, started_s)
+    _serve(args, worker_config, models, started_s)
     return 0
 
 
-def _load(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> dict[str, LoadedModel]:
-    models = {}
-    for model in config.models:
-        if model.name in names:
-            models[model.name] = load_model(declare_model(config, model), worker)
-    return models
+def load_models(config: DeploymentConfig, worker: WorkerConfig, names: list[str]) -> dict[str, LoadedModel]:
+    """The nodes of each model that are placed on this worker's rank.
+
+    Raises: MstarError: a model cannot be declared, placed or loaded.
+    """
+    declared = {model.name: declare_model(config, model) for model in config.models}
+    placed = {
+        name: PlacedModel(model.graph, {cache: spec.lifetime for cache, spec in model.caches.items()})
+        for name, model in declared.items()
+    }
+    placement = place(placed, config.placement, [other.rank for other in config.workers])
+    return {
+        name: load_model(model, worker, placement.nodes_on(name, worker.rank))
+        for name, model in declared.items()
+        if name in names
+    }
 
 
 def _serve(
-    args: argparse.Namespace,
-    worker_config: WorkerConfig,
-    models: dict[str, LoadedModel],
-    clock: MonotonicClock,
-    started_s: float,
+    args: argparse.Namespace, worker_config: WorkerConfig, models: dict[str, LoadedModel], started_s: float
 ) -> None:
     mesh = ZmqMesh.join(args.deployment)
     endpoint = mesh.endpoint(f"worker/{args.rank}")
     plane = shared_memory_plane(endpoint, mesh.deployment_id, worker_config.shared_memory_mb * 2**20)
-    worker = Worker(models, endpoint, plane, clock, worker_config.device, worker_config.max_batch)
+    heartbeat = HeartbeatThread(endpoint, args.rank)
+    worker = Worker(
+        models,
+        endpoint,
+        plane,
+        MonotonicClock(),
+        worker_config.device,
+        worker_config.max_batch,
+        worker_config.check_outputs,
+        heartbeat,
+    )
     # What was loaded lives as long as the process: keep the collector from walking it in the middle of a tick.
     gc.collect()
     gc.freeze()
-    warmup_ms = (time.monotonic() - started_s) * 1e3
-    endpoint.send("conductor", WorkerReady(args.rank, os.getpid(), sorted(models), warmup_ms))
+    load_ms = (time.monotonic() - started_s) * 1e3
+    endpoint.send("conductor", WorkerReady(args.rank, os.getpid(), sorted(models), load_ms))
+    heartbeat.start()
     try:
         worker.run()
     finally:
+        heartbeat.stop()
         plane.close()
         mesh.close()
 

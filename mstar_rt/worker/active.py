@@ -1,80 +1,126 @@
-"""One walk of one request while it is on a worker."""
+"""One rank's part of one walk of one request while it is on a worker."""
 
 from __future__ import annotations
 
+import enum
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mstar_rt.cache.sequence_store import SequenceStore
+from mstar_rt.cache.moving import Delta
+from mstar_rt.engine import Engine
 from mstar_rt.message import NodeTime, StartWalk
-from mstar_rt.program import Firing, Progress, WalkRun
+from mstar_rt.model import NodeCall
+from mstar_rt.program import Emission, Firing, Send, WalkRun
+from mstar_rt.worker.loaded import LoadedModel, Part
+from mstar_rt.worker.memory import WalkMemory
+
+
+class Stage(enum.Enum):
+    """WAITING for what other ranks keep, or for pages to hold it; RUNNING; SUSPENDED, to begin again from its inputs;
+    DONE here, while other ranks may still run theirs; ENDED."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    SUSPENDED = enum.auto()
+    DONE = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What a unit runs: one firing of one walk."""
+
+    walk: ActiveWalk
+    firing: Firing
+    call: NodeCall
+    engine: Engine
 
 
 @dataclass(slots=True, eq=False)
 class ActiveWalk:
-    """Progress, memory and times of one walk. `sequences` are the page tables by cache name.
+    """Progress, memory and times of one part of a walk.
 
-    `inputs` and `times` are what the walk started from, to start it again after it gave its pages back; `emitted` are
-    the (name, iteration) that the client has, which are not sent twice. `arrival` grows with every walk of the worker.
+    `given` are the inputs that came with it, kept to begin again. `emitted` are the (name, iteration) that the client
+    has, which are not sent twice. `walk_id` changes when the walk is resumed, `start` does not. `asked` are the ranks
+    that owe an answer, with the caches asked for (and whether the last answer was lost). `fetched` by (rank, cache) and
+    `pending` by cache, with the rank, are sequences that are not in our pages yet. `left` is what a part that is DONE
+    persisted.
     """
 
     start: StartWalk
-    inputs: Mapping[str, Any]
-    times: Mapping[str, int]
-    run: WalkRun
-    sequences: Mapping[str, SequenceStore]
-    arrival: int
+    loaded: LoadedModel
+    part: Part
+    memory: WalkMemory
+    seed: int
+    walk_id: int
+    given: Mapping[str, Any]
+    stage: Stage = Stage.WAITING
+    run: WalkRun | None = None
+    begun: bool = False  # has computed or received something: an anytime walk goes on past its deadline
+    yielding: bool = False  # the conductor was asked to suspend it
+    num_ready: int = 0
+    left: dict[str, Any] = field(default_factory=dict)
+    asked: dict[int, dict[str, bool]] = field(default_factory=dict)
+    fetched: dict[tuple[int, str], list[Delta]] = field(default_factory=dict)
+    pending: dict[str, list[tuple[int, list[Delta]]]] = field(default_factory=dict)
+    sends: list[Send] = field(default_factory=list)
+    emissions: list[Emission] = field(default_factory=list)
     emitted: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
-    node_times: dict[str, NodeTime] = field(default_factory=dict)
-    loop_us: dict[str, float] = field(default_factory=dict)
-    num_iterations: dict[str, int] = field(default_factory=dict)
+    times: dict[int, NodeTime] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
 
     @property
     def request_id(self) -> str:
         return self.start.request_id
 
-    def add_step(self, firing: Firing, queue_us: float, run_us: float, batch_size: int, loops: tuple[str, ...]) -> None:
-        """Account one step that this request took part in. `loops` enclose the node, outermost first."""
-        time = self.node_times.setdefault(firing.name, NodeTime())
+    @property
+    def age(self) -> int:
+        return self.start.age
+
+    @property
+    def spans_ranks(self) -> bool:
+        return len(self.part.ranks) > 1
+
+    def add_step(self, node_index: int, queue_us: float, run_us: float, num_others: int) -> None:
+        """Account one step that this request took part in, with so many units of other requests."""
+        time = self.times.get(node_index)
+        if time is None:
+            time = self.times[node_index] = NodeTime()
         time.num_steps += 1
         time.queue_us += queue_us
         time.run_us += run_us
-        time.batched_with += batch_size - 1
-        for loop in loops:
-            self.loop_us[loop] = self.loop_us.get(loop, 0.0) + run_us
+        time.batched_with += num_others
+
+    def node_times(self) -> dict[str, NodeTime]:
+        return {self.part.program.nodes[index].name: time for index, time in self.times.items()}
+
+    def loop_us(self) -> dict[str, float]:
+        """Microseconds of node time inside each loop."""
+        sums: dict[str, float] = {}
+        for index, time in self.times.items():
+            for loop in self.part.loops_around[index]:
+                sums[loop] = sums.get(loop, 0.0) + time.run_us
+        return sums
 
     def note_flags(self, flags: tuple[str, ...]) -> None:
         self.flags.extend(flag for flag in flags if flag not in self.flags)
 
-    def start_again(self) -> Progress:
-        """From the beginning."""
-        self.run = WalkRun(self.run.program, self.times)
-        return Progress(self.run.start(self.inputs))
+    def drop_progress(self) -> None:
+        """Give back every page and drop every token; as if the part had not begun."""
+        if self.run is not None:
+            self.run.abandon()
+            self.run = None
+        self.memory.discard()
+        self.num_ready = 0
+        self.left, self.pending = {}, {}
+        self.sends, self.emissions, self.flags = [], [], []
 
-    def release(self) -> None:
-        """Give back every page and drop every token."""
-        self.run.abandon()
-        for store in self.sequences.values():
-            store.release_all()
 
-
-@dataclass(slots=True)
-class Scopes:
-    """What walks persisted, by scope: a session, or a request that belongs to none."""
-
-    _values: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def get(self, scope: str) -> Mapping[str, Any]:
-        return self._values.get(scope, {})
-
-    def persist(self, scope: str, values: Mapping[str, Any]) -> None:
-        if values:
-            self._values.setdefault(scope, {}).update(values)
-
-    def release(self, scope: str) -> None:
-        self._values.pop(scope, None)
-
-    def __len__(self) -> int:
-        return len(self._values)
+def request_seed(start: StartWalk) -> int:
+    """The request's option `seed`, or else a number that its id stands for."""
+    seed = start.params.get("seed")
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        return seed
+    return int.from_bytes(hashlib.blake2b(start.request_id.encode(), digest_size=7).digest(), "little")

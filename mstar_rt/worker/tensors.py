@@ -7,28 +7,79 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mstar_rt.errors import InvalidArgument
-from mstar_rt.message import TensorRef
+from mstar_rt.errors import Internal, MstarError
+from mstar_rt.message import Release, TensorRef
 from mstar_rt.transport import TensorPlane
+
+_NAMES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.uint16: "uint16",
+    torch.int16: "int16",
+    torch.uint32: "uint32",
+    torch.int32: "int32",
+    torch.uint64: "uint64",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
 
 
 def receive_tensor(plane: TensorPlane, ref: TensorRef, device: str) -> torch.Tensor:
     """Copy a tensor out of shared memory onto `device` and let go of the block."""
     try:
-        if ref.dtype != "bfloat16" and not hasattr(torch, ref.dtype):
-            raise InvalidArgument(f"tensors of dtype {ref.dtype} cannot be served")
         copied = torch.from_numpy(np.array(plane.view(ref)))
     finally:
-        plane.release(ref)
-    return (copied.view(torch.bfloat16) if ref.dtype == "bfloat16" else copied).to(device)
+        if ref.segment is not None:
+            plane.release(ref)
+    if ref.dtype == "bfloat16":
+        copied = copied.view(torch.bfloat16)
+    return copied if device == "cpu" else copied.to(device)
 
 
-def send_tensor(plane: TensorPlane, value: torch.Tensor | Sequence[torch.Tensor], consumer: str) -> TensorRef:
-    """Place a tensor where `consumer` can read it; a collected list is stacked along a new first dimension."""
-    tensor = value if isinstance(value, torch.Tensor) else torch.stack(list(value))
-    host = tensor.detach().to("cpu").contiguous()
+def receive_tensors(plane: TensorPlane, refs: Sequence[TensorRef], device: str) -> list[torch.Tensor]:
+    """All of them are read and let go, even if one cannot be read.
+
+    Raises: MstarError: one could not.
+    """
+    received: list[torch.Tensor] = []
+    failure: MstarError | None = None
+    for ref in refs:
+        try:
+            received.append(receive_tensor(plane, ref, device))
+        except MstarError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return received
+
+
+def send_tensor(plane: TensorPlane, tensor: torch.Tensor, consumers: Sequence[str]) -> TensorRef:
+    """Place a tensor where `consumers` can read it."""
+    if not isinstance(tensor, torch.Tensor):
+        raise Internal(f"a value to send is a {type(tensor).__name__}, expected a tensor")
+    host = tensor.detach()
+    if not host.is_cpu:
+        host = host.cpu()
+    host = host.contiguous()
     shape = tuple(host.shape)
     if host.dtype == torch.bfloat16:
-        return plane.put("bfloat16", shape, host.view(torch.uint16).numpy(), [consumer])
-    array = host.numpy()
-    return plane.put(array.dtype.name, shape, array, [consumer])
+        return plane.put("bfloat16", shape, host.view(torch.uint16).numpy(), consumers)
+    name = _NAMES.get(host.dtype)
+    if name is None:
+        raise Internal(f"a tensor of dtype {host.dtype} cannot be sent, expected bfloat16 or one that numpy has")
+    return plane.put(name, shape, host.numpy(), consumers)
+
+
+def take_back(plane: TensorPlane, ref: TensorRef, consumers: Sequence[str]) -> None:
+    """Let go in the name of consumers who will never hear of the tensor."""
+    if ref.segment is not None:
+        for consumer in consumers:
+            plane.on_release(Release(consumer, [ref.segment.block_id]))
+
+
+def one_tensor(value: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+    """A collected list is stacked along a new first dimension."""
+    return value if isinstance(value, torch.Tensor) else torch.stack(list(value))

@@ -1,44 +1,40 @@
-"""The loop of one rank: take messages, form a batch, run it, route what comes out."""
+"""The worker's loop: take in messages, form a batch, run it, hand on what comes out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
 
 from mstar_rt.clock import Clock
 from mstar_rt.engine import Outcome, run_isolating_failures
-from mstar_rt.errors import (
-    DeadlineExceeded,
-    Internal,
-    MstarError,
-    ResourceExhausted,
-)
 from mstar_rt.message import (
+    Admitted,
     AskStats,
     CancelRequest,
     Drain,
-    Emitted,
-    Message,
+    Fetched,
+    FetchScope,
     PeerGone,
     Release,
     ReleaseScope,
+    ResumeWalk,
     Shutdown,
     StartWalk,
     Stats,
-    WalkDone,
-    WalkFailed,
+    SuspendWalk,
+    Tokens,
 )  # fmt: skip
-from mstar_rt.model import NodeCall
-from mstar_rt.program import Emission, Firing, Progress, WalkRun
 from mstar_rt.trace import TraceRing
-from mstar_rt.transport import ControlEndpoint, TensorPlane
-from mstar_rt.worker.active import ActiveWalk, Scopes
+from mstar_rt.transport import ControlEndpoint, Envelope, TensorPlane
+from mstar_rt.worker.active import Stage, Work
+from mstar_rt.worker.heartbeat import HeartbeatThread
 from mstar_rt.worker.loaded import LoadedModel
-from mstar_rt.worker.page_waiters import PageWaiters
+from mstar_rt.worker.page_pressure import PagePressure
+from mstar_rt.worker.page_waiters import Waiter
 from mstar_rt.worker.scheduler import Scheduler, Unit
-from mstar_rt.worker.tensors import receive_tensor, send_tensor
-from mstar_rt.worker.walk_inputs import absent_input
+from mstar_rt.worker.walk_table import WalkTable
+from mstar_rt.worker.walks import Walks
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +42,11 @@ IDLE_WAIT_S = 1.0
 
 
 class Worker:
-    """One rank. Single-threaded: between two steps it reads its inbox, so a cancel waits for one step at most."""
+    """One rank. Single-threaded: between two steps it reads its inbox, so a cancel waits for one step at most.
+
+    Args:    endpoint: of the address "worker/<rank>". check_outputs: see config.WorkerConfig. heartbeat: is told what
+             runs; starting and stopping it is up to the caller.
+    """
 
     def __init__(
         self,
@@ -56,22 +56,25 @@ class Worker:
         clock: Clock,
         device: str = "cpu",
         max_batch: int = 16,
+        check_outputs: bool = False,
+        heartbeat: HeartbeatThread | None = None,
     ) -> None:
         self.trace = TraceRing()
+        self.stopped = False
         self._models = models
         self._endpoint = endpoint
         self._plane = plane
         self._clock = clock
-        self._device = device
-        self._scheduler: Scheduler[Firing] = Scheduler(max_batch)
-        self._active: dict[str, ActiveWalk] = {}
-        self._scopes = Scopes()
-        self._page_waiters = PageWaiters()
-        self._num_walks = 0
-        self._num_units = 0
+        self._checks_outputs = check_outputs
+        self._heartbeat = heartbeat
+        rank = _rank_of(endpoint.address)
+        self._scheduler: Scheduler[Work] = Scheduler(max_batch)
+        self._table = WalkTable(models, endpoint, plane, rank, self._scheduler)
+        self._walks = Walks(self._table, models, endpoint, plane, clock, rank, device, self._scheduler, check_outputs)
+        self._pressure = PagePressure(self._table, self._walks, self._scheduler, endpoint, rank)
+        self._is_stuck = False
         self._num_steps = 0
         self._num_batched = 0
-        self.stopped = False
 
     def run(self) -> None:
         """Serve until Shutdown."""
@@ -80,31 +83,61 @@ class Worker:
 
     def turn(self, idle_wait_s: float) -> None:
         """Read the inbox, waiting for it only if there is nothing to do; then run one step."""
-        is_idle = not len(self._scheduler) and not self._page_waiters
-        for envelope in self._endpoint.receive(idle_wait_s if is_idle else 0.0):
-            self._handle(envelope.message)
+        table = self._table
+        for envelope in self._endpoint.receive(self._wait_s(idle_wait_s)):
+            self._is_stuck = False
+            self._handle(envelope)
         if self.stopped:
             return
-        self._fail_late_waiters()
-        batch = self._scheduler.next_batch(self._clock.now_ns())
+        now_ns = self._clock.now_ns()
+        for walk in list(table.waiting()):
+            table.fail_if_late(walk, now_ns, "the request got the pages, or its turn, that it waited for")
+        if table.pages_came:
+            self._pressure.try_again()
+        batch = self._scheduler.next_batch(now_ns)
         if batch:
-            self._run_step(batch)
-        elif self._page_waiters:
-            self._break_page_deadlock()
+            self._is_stuck = False
+            self._run_step(batch, now_ns)
+        elif table.waiters.any_waits:
+            self._is_stuck = not self._pressure.relieve()
+
+    def _wait_s(self, idle_wait_s: float) -> float:
+        """How long to wait for messages."""
+        table = self._table
+        if len(self._scheduler) or table.pages_came or (table.waiters.any_waits and not self._is_stuck):
+            return 0.0
+        deadlines_ns = [walk.start.deadline_ns for walk in table.waiting() if walk.start.deadline_ns is not None]
+        if not deadlines_ns:
+            return idle_wait_s
+        return min(idle_wait_s, max(0.0, (min(deadlines_ns) - self._clock.now_ns()) / 1e9))
 
     # --- inbox -------------------------------------------------------------------------------------------------------
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, envelope: Envelope) -> None:
+        walks, table, message = self._walks, self._table, envelope.message
         match message:
+            case Tokens():
+                walks.receive(_rank_of(envelope.sender), message)
             case StartWalk():
-                self._start(message)
-            case CancelRequest():
-                self._end(message.request_id)
-            case ReleaseScope():
-                self._scopes.release(message.scope)
+                walks.start(message)
             case Release():
                 self._plane.on_release(message)
+            case ReleaseScope():
+                table.release_scope(message.scope)
+            case CancelRequest():
+                table.cancel(message.request_id)
+            case FetchScope():
+                walks.give(message)
+            case Fetched():
+                walks.take(_rank_of(envelope.sender), message)
+            case SuspendWalk():
+                self._pressure.suspend(message)
+            case ResumeWalk():
+                self._pressure.resume(message)
+            case Admitted():
+                table.admit(message.last_walk_id)
             case PeerGone():
+                self._endpoint.forget_peer(message.address)
                 self._plane.forget_peer(message.address)
             case AskStats():
                 self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
@@ -113,231 +146,73 @@ class Worker:
             case _:
                 logger.error("%s got an unexpected %s", self._endpoint.address, type(message).__name__)
 
-    def _start(self, start: StartWalk) -> None:
-        try:
-            given = self._receive_inputs(start)
-            loaded = self._models[start.model]
-            program = loaded.programs[start.walk]
-            if start.keep_inputs:
-                self._scopes.persist(start.request_id, given)
-            known = {**self._scopes.get(start.scope), **self._scopes.get(start.request_id), **given}
-            inputs = {
-                name: known[name] if name in known else absent_input(loaded, start, name) for name, _ in program.inputs
-            }
-            times = {name: start.params[name] for name in program.params if name in start.params}
-            run = WalkRun(program, times)  # type: ignore[arg-type]  # it checks that they are integers
-            self._num_walks += 1
-            active = ActiveWalk(start, inputs, times, run, loaded.new_sequences(), self._num_walks)  # type: ignore[arg-type]
-            self._active[start.request_id] = active
-            self._add_ready(active, run.start(inputs))
-        except MstarError as error:
-            self._fail(start, error)
-        except Exception as error:
-            logger.error("cannot start walk %s of request %s", start.walk, start.request_id, exc_info=error)
-            self._fail(start, Internal(f"walk {start.walk!r} could not start ({type(error).__name__})"))
-
-    def _receive_inputs(self, start: StartWalk) -> dict[str, Any]:
-        """All of them are read and let go, even if one cannot be read."""
-        received: dict[str, Any] = {}
-        failure: MstarError | None = None
-        for name, ref in start.inputs.items():
-            try:
-                received[name] = receive_tensor(self._plane, ref, self._device)
-            except MstarError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-        return received
-
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    def _add_ready(self, active: ActiveWalk, firings: Sequence[Firing]) -> None:
-        start = active.start
-        now_ns = self._clock.now_ns()
-        units = []
-        for firing in firings:
-            self._num_units += 1
-            engine = self._models[start.model].engines[firing.node.name]
-            units.append(
-                Unit(
-                    request_id=start.request_id,
-                    engine_id=(start.model, firing.node.name),
-                    batch_key=engine.batch_key(self._call(active, firing)),
-                    criticality=start.criticality,
-                    order=firing.order,
-                    arrival=self._num_units,
-                    ready_ns=now_ns,
-                    work=firing,
-                    deadline_ns=start.deadline_ns,
-                )
-            )
-        self._scheduler.add(units)
-
-    def _call(self, active: ActiveWalk, firing: Firing) -> NodeCall:
-        start = active.start
-        return NodeCall(
-            request_id=start.request_id,
-            session_id=start.scope,
-            walk=start.walk,
-            iteration=firing.iteration,
-            inputs=firing.inputs,
-            params=start.params,
-            now_ns=self._clock.now_ns,
-            deadline_ns=start.deadline_ns,
-            sequences=active.sequences.get(firing.node.cache) if firing.node.cache else None,
-        )
-
-    def _run_step(self, batch: list[Unit[Firing]]) -> None:
-        # One reading of the clock: of two units of one request, the second must not end what the first goes on with.
-        now_ns = self._clock.now_ns()
-        units = [unit for unit in batch if not self._drop_late(unit, now_ns)]
+    def _run_step(self, batch: list[Unit[Work]], now_ns: int) -> None:
+        units = [unit for unit in batch if self._may_run(unit, now_ns)]
         if not units:
             return
-        model, node = units[0].engine_id
-        calls = [self._call(self._active[unit.request_id], unit.work) for unit in units]
+        node = units[0].engine_id[1]
+        heartbeat = self._heartbeat
+        if heartbeat is not None:
+            heartbeat.step = (now_ns, node)
         start_ns = self._clock.now_ns()
-        outcomes = run_isolating_failures(self._models[model].engines[node], calls)
+        outcomes = run_isolating_failures(units[0].work.engine, [unit.work.call for unit in units])
         end_ns = self._clock.now_ns()
+        if heartbeat is not None:
+            heartbeat.step = (0, "")
         self._num_steps += 1
         self._num_batched += len(units)
         self.trace.record(node, self._endpoint.address, start_ns, end_ns, f"batch {len(units)}")
+        own = Counter([unit.request_id for unit in units])
         for unit, outcome in zip(units, outcomes, strict=True):
-            self._settle(unit, outcome, start_ns, end_ns, len(units))
+            self._settle(unit, outcome, start_ns, end_ns, len(units) - own[unit.request_id])
+        for unit in units:
+            self._walks.flush(unit.work.walk, unit.work.firing)
 
-    def _settle(self, unit: Unit[Firing], outcome: Outcome, start_ns: int, end_ns: int, batch_size: int) -> None:
-        active = self._active.get(unit.request_id)
-        if active is None:
-            return  # another unit of this request failed in the same step
-        if outcome.shortage is not None:
-            self._page_waiters.wait(unit, outcome.shortage)
-            return
-        if outcome.error is not None:
-            self._fail(active.start, outcome.error)
-            return
-        assert outcome.result is not None
-        firing = unit.work
-        program = active.run.program
-        loops = tuple(program.loops[index].name for index in program.nodes[firing.node_index].loops)
-        active.add_step(firing, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, batch_size, loops)
-        active.note_flags(outcome.result.flags)
-        result = outcome.result
-        self._continue(active, lambda: active.run.complete(firing, result.outputs, result.leave), firing.name)
-
-    def _continue(self, active: ActiveWalk, step: Callable[[], Progress], after: str = "the start") -> None:
-        """Route what a step of a walk brings about.
-
-        A model's batch_key, or a value that cannot be sent, must not take the other requests with it.
-        """
-        try:
-            self._advance(active, step())
-        except MstarError as error:
-            self._fail(active.start, error)
-        except Exception as error:
-            logger.error("request %s cannot go on after %s", active.request_id, after, exc_info=error)
-            self._fail(active.start, Internal(f"what follows node {after!r} failed ({type(error).__name__})"))
-
-    def _advance(self, active: ActiveWalk, progress: Progress) -> None:
-        self._emit(active, progress.emitted)
-        if progress.finished:
-            self._finish(active)
-        else:
-            self._add_ready(active, progress.ready)
-
-    def _emit(self, active: ActiveWalk, emissions: Sequence[Emission]) -> None:
-        start = active.start
-        for emission in emissions:
-            key = (emission.name, emission.iteration)
-            if key in active.emitted:
-                continue  # before the walk started again
-            ref = send_tensor(self._plane, emission.value, start.reply_to)
-            record = Emitted(start.request_id, start.walk, len(active.emitted), emission.name, emission.iteration, ref)
-            self._endpoint.send(start.reply_to, record)
-            active.emitted.add(key)
-
-    # --- ends --------------------------------------------------------------------------------------------------------
-
-    def _finish(self, active: ActiveWalk) -> None:
-        start = active.start
-        self._scopes.persist(start.scope, active.run.persisted)
-        done = WalkDone(
-            request_id=start.request_id,
-            walk=start.walk,
-            num_emitted=len(active.emitted),
-            node_times=active.node_times,
-            loop_us=active.loop_us,
-            num_iterations=active.run.num_iterations,
-            flags=active.flags,
-        )
-        self._end(start.request_id)
-        self._endpoint.send("conductor", done)
-
-    def _fail(self, start: StartWalk, error: MstarError) -> None:
-        self._end(start.request_id)
-        self._endpoint.send("conductor", WalkFailed(start.request_id, start.walk, error.code, str(error)))
-
-    def _end(self, request_id: str) -> None:
-        """Forget a walk, whatever ended it: its pages are free for those that wait for them."""
-        active = self._active.pop(request_id, None)
-        if active is None:
-            return
-        active.release()
-        self._scheduler.remove_request(request_id)
-        self._page_waiters.forget(request_id)
-        self._scheduler.add(self._page_waiters.take_waiting())
-        resumed = self._page_waiters.take_oldest_suspended()
-        if resumed is not None:
-            self._continue(resumed, resumed.start_again)
-
-    def _drop_late(self, unit: Unit[Firing], now_ns: int) -> bool:
-        """True if the unit need not run: its request is gone, or can no longer be answered in time."""
-        active = self._active.get(unit.request_id)
-        if active is None:
-            return True
-        start = active.start
-        if start.deadline_ns is None or now_ns < start.deadline_ns or (start.anytime and active.node_times):
+    def _may_run(self, unit: Unit[Work], now_ns: int) -> bool:
+        """Unless its request is gone, or can no longer be answered in time, or what the node reads is not here yet."""
+        walk = unit.work.walk
+        walk.num_ready -= 1
+        if walk.stage is not Stage.RUNNING:
+            return False  # another unit of this batch has ended it
+        if unit.deadline_ns is not None and self._table.fail_if_late(
+            walk, now_ns, f"node {unit.work.firing.name!r} could run"
+        ):
             return False
-        late_ms = (now_ns - start.deadline_ns) / 1e6
-        self._fail(
-            start,
-            DeadlineExceeded(f"the deadline passed {late_ms:.1f} ms before node {unit.work.name!r} could run"),
-        )
-        return True
+        return not walk.pending or self._walks.prepare(unit)
 
-    def _break_page_deadlock(self) -> None:
-        """Every walk waits for pages that the others hold: the youngest gives its own back and starts again later.
-
-        A walk that finds no pages although it is alone cannot be served.
-        """
-        running = [walk for walk in self._active.values() if not self._page_waiters.is_suspended(walk)]
-        if len(running) > 1:
-            youngest = max(running, key=lambda walk: walk.arrival)
-            youngest.release()
-            self._page_waiters.suspend(youngest)
-            self._scheduler.add(self._page_waiters.take_waiting())
-            return
-        unit, shortage = self._page_waiters.last_shortage()
-        self._fail(
-            self._active[unit.request_id].start,
-            ResourceExhausted(
-                f"node {unit.work.name!r} does not fit into this worker's pages, even alone: {shortage}; "
-                "ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
-            ),
-        )
-
-    def _fail_late_waiters(self) -> None:
-        """What waits for pages past its deadline need not have them any more."""
-        now_ns = self._clock.now_ns()
-        for request_id in list(self._page_waiters.request_ids()):
-            walk = self._active.get(request_id)
-            if walk is not None and walk.start.deadline_ns is not None and now_ns >= walk.start.deadline_ns:
-                self._fail(walk.start, DeadlineExceeded("the deadline passed while the request waited for pages"))
+    def _settle(self, unit: Unit[Work], outcome: Outcome, start_ns: int, end_ns: int, num_others: int) -> None:
+        work = unit.work
+        walk = work.walk
+        if walk.stage is not Stage.RUNNING:
+            return  # another unit of this request failed in the same step
+        if outcome.result is not None:
+            if self._checks_outputs:
+                fault = walk.loaded.checks.check_result(work.firing.node.name, outcome.result)
+                if fault is not None:
+                    self._table.fail(walk, fault)
+                    return
+            walk.add_step(
+                work.firing.node_index, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, num_others
+            )
+            self._walks.complete(work, outcome.result)
+        elif outcome.shortage is not None:
+            self._table.waiters.wait(Waiter(walk, unit, outcome.shortage))
+        else:
+            assert outcome.error is not None
+            self._table.fail(walk, outcome.error)
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges of this worker by name."""
+        table = self._table
+        num_done = sum(walk.stage is Stage.DONE for walk in table.active.values())
         values = {
-            "active_walks": float(len(self._active)),
+            "active_walks": float(len(table.active) - num_done),
+            "finished_parts": float(num_done),
             "ready_units": float(len(self._scheduler)),
-            "scopes": float(len(self._scopes)),
+            "early_messages": float(len(table.early)),
+            "scopes": float(len(table.scopes)),
             "steps_total": float(self._num_steps),
             "units_total": float(self._num_batched),
             "shared_memory_held_bytes": float(self._plane.num_held_bytes),
@@ -347,3 +222,8 @@ class Worker:
                 values[f"pages_free/{model}/{cache}"] = float(pool.allocator.num_free)
                 values[f"pages_held/{model}/{cache}"] = float(pool.allocator.num_held)
         return values
+
+
+def _rank_of(address: str) -> int:
+    """Of "worker/<rank>"."""
+    return int(address.rpartition("/")[2])

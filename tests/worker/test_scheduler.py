@@ -44,6 +44,29 @@ def test_requests_that_started_apart_meet_at_the_same_node() -> None:
     assert names(scheduler.next_batch(0)) == ["ahead", "behind"]
 
 
+def test_under_steady_load_nobody_starves() -> None:
+    scheduler: Scheduler[str] = Scheduler(2, patience=8)
+    scheduler.add([unit("late", node="codec", order=9)])
+    scheduler.add([unit(f"r{i}", node="decode", order=1, arrival=i) for i in range(6)])
+    ran: list[str] = []
+    while "late" not in ran:
+        batch = scheduler.next_batch(0)
+        ran += names(batch)
+        scheduler.add([unit(u.request_id, node="decode", order=1, arrival=100 + len(ran)) for u in batch])
+        assert len(ran) < 30
+    assert len(ran) >= 2 * 8, "the least advanced go first for a while"
+
+
+def test_an_overdue_unit_waits_for_more_critical_and_urgent_ones() -> None:
+    scheduler: Scheduler[str] = Scheduler(1, patience=2)
+    scheduler.add([unit("overdue", node="a", order=9)])
+    for index in range(5):
+        scheduler.add([unit(f"c{index}", node="b", criticality="control")])
+        assert names(scheduler.next_batch(0)) == [f"c{index}"]
+    scheduler.add([unit("urgent", node="c", order=5, deadline_ms=10), unit("normal", node="d", order=0)])
+    assert [names(scheduler.next_batch(0)) for _ in range(3)] == [["urgent"], ["overdue"], ["normal"]]
+
+
 def test_a_close_deadline_runs_ahead() -> None:
     scheduler: Scheduler[str] = Scheduler(8, urgent_ns=20 * MS)
     scheduler.add([unit("early", node="a", order=0, deadline_ms=500), unit("late", node="b", order=5, deadline_ms=110)])

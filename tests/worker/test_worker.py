@@ -31,7 +31,6 @@ from mstar_rt.message import (
 )  # fmt: skip
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 from mstar_rt.worker.loaded import load_model
-from mstar_rt.worker.warmup import warm_up
 from mstar_rt.worker.worker import Worker
 
 
@@ -53,6 +52,7 @@ class Rig:
         self.worker = Worker({"toy": self.loaded}, endpoint, self.worker_plane, self.clock, max_batch=max_batch)
         self.emitted: dict[str, list[np.ndarray]] = {}
         self.ends: dict[str, WalkDone | WalkFailed] = {}
+        self.num_walks = 0
 
     def start(
         self, request: str, x: list[float] | np.ndarray, walk: str = "count", steps: int = 2, **fields: Any
@@ -65,7 +65,12 @@ class Rig:
             "leave_at": fields.pop("leave_at", 1000),
         }
         inputs = {} if walk == "recall" else {"x": ref}
+        self.num_walks += 1
+        num_nodes = len(self.loaded.programs[walk].nodes)
         values = {
+            "walk_id": self.num_walks,
+            "age": self.num_walks,
+            "node_ranks": [0] * num_nodes,
             "scope": request,
             "deadline_ns": None,
             "criticality": "planning",
@@ -93,6 +98,7 @@ class Rig:
             assert isinstance(end, WalkDone | WalkFailed)
             assert end.request_id not in self.ends, "a request ended twice"
             self.ends[end.request_id] = end
+            self.conductor.send("worker/0", ReleaseScope(end.request_id))
 
     def run(self, limit: int = 500) -> None:
         """Until nothing is left to do."""
@@ -387,14 +393,21 @@ def test_stats_and_shutdown() -> None:
     assert rig.worker.stopped
 
 
-def test_loading_checks_memory_and_warm_up_runs_every_task() -> None:
+def test_loading_checks_memory() -> None:
     rig = Rig()
-    warm_up({"toy": rig.loaded}, rig.clock, "cpu")
     rig.assert_clean()
     with pytest.raises(ConfigError, match="needs at least"):
         load_model(declare("toy", "", {"page_size": 1 << 20}), WorkerConfig(rank=0, kv_memory_mb=1))
     with pytest.raises((ConfigError, CheckpointError), match="told not to load"):
         load_model(declare("toy", "", {"refuse_to_load": True}), WorkerConfig(rank=0))
+
+
+def test_a_rank_loads_its_own_nodes_and_their_pools_only() -> None:
+    model = declare("toy", "", {})
+    plain = load_model(model, WorkerConfig(rank=0, kv_memory_mb=1), ("add", "keep"))
+    assert (set(plain.engines), set(plain.pools)) == ({"add", "keep"}, set())
+    paged = load_model(model, WorkerConfig(rank=0, kv_memory_mb=1), ("remember",))
+    assert (set(paged.engines), set(paged.pools)) == ({"remember"}, {"memory"})
 
 
 def test_bfloat16_travels() -> None:
@@ -403,6 +416,6 @@ def test_bfloat16_travels() -> None:
     hub, planes = InProcessHub(), InProcessPlanes()
     plane = planes.plane(hub.endpoint("server"))
     value = torch.randn(3, 5).to(torch.bfloat16)
-    ref = send_tensor(plane, value, "server")
+    ref = send_tensor(plane, value, ["server"])
     assert ref.dtype == "bfloat16"
     assert torch.equal(receive_tensor(plane, ref, "cpu"), value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +31,21 @@ BEYOND_TRAINED = "beyond_trained_positions"
 
 
 def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
-    """Load the weights and make the code of every node.
+    """Make the code of the nodes asked for; load the weights if one of them has any.
 
     Raises: CheckpointError, ConfigError.
     """
     if resources.dtype not in DTYPES:
         raise ConfigError(f"dtype {resources.dtype!r} is not served by {model.name!r}, expected {' or '.join(DTYPES)}")
-    config = config_for(model.checkpoint, model.options)
-    networks = _networks(model, config, resources.device, DTYPES[resources.dtype])
-    encoder, predictor = networks
-    return {
-        "encode": Encode(encoder),
-        "observe": Observe(encoder),
-        "observe_goal": ObserveGoal(encoder),
-        "recall": Recall(predictor),
-        "remember": Remember(predictor),
-        "rollout_start": RolloutStart(),
-        "predict": Predict(predictor),
-        **planning_nodes(resources.device),
-    }
+    asked = resources.nodes or frozenset(node.name for node in model.graph.nodes)
+    code: dict[str, Any] = {"rollout_start": RolloutStart(), **planning_nodes(resources.device)}
+    makers = {name: make for name, make in (ENCODER_NODES | PREDICTOR_NODES).items() if name in asked}
+    if makers:
+        config = config_for(model.checkpoint, model.options)
+        networks = _networks(model, config, resources.device, DTYPES[resources.dtype])
+        for name, make in makers.items():
+            code[name] = make(networks.encoder if name in ENCODER_NODES else networks.predictor)
+    return {name: node for name, node in code.items() if name in asked}
 
 
 def _networks(model: ServedModel, config: VJepa2Config, device: str, dtype: torch.dtype) -> Networks:
@@ -270,3 +266,7 @@ class Predict:
 
 def _is_last(call: NodeCall) -> bool:
     return bool(call.iteration[-1] + 1 == call.params["rollout_horizon"])
+
+
+ENCODER_NODES: dict[str, Callable[[Any], Any]] = {"encode": Encode, "observe": Observe, "observe_goal": ObserveGoal}
+PREDICTOR_NODES: dict[str, Callable[[Any], Any]] = {"recall": Recall, "remember": Remember, "predict": Predict}

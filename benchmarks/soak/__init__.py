@@ -1,0 +1,120 @@
+"""Ten minutes of everything that goes wrong: random requests, cancels, disconnects, and a worker killed every minute.
+
+What must hold at the end: every request had exactly one end, nothing is held, memory is flat, /dev/shm is as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import time
+
+from benchmarks.report import Check, Report, Row, finish
+from benchmarks.soak.actors import Actor, Ends
+from benchmarks.soak.deployment import soaked_server
+from benchmarks.soak.processes import ServerProcesses
+from mstar_rt.client import AsyncClient, connect_async
+
+NUM_ACTORS = 12
+SEED = 0
+SETTLE_S = 15.0
+HELD = (
+    "requests_running",
+    "sessions",
+    "bytes_held",
+    "active_walks",
+    "ready_units",
+    "scopes",
+    "shared_memory_held_bytes",
+)
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # only listed
+MAX_GROWTH_MB = 20.0
+"""Of a process's resident memory, from a tenth of the time to the end."""
+
+
+def main(args: argparse.Namespace) -> int:
+    """`args` has quick, json and png."""
+    duration_s, kill_every_s = (30.0, 12.0) if args.quick else (600.0, 60.0)
+    report = Report("soak", {"seconds": duration_s, "worker killed every, s": kill_every_s, "actors": NUM_ACTORS})
+    asyncio.run(_soak(report, duration_s, kill_every_s))
+    return finish(report, args)
+
+
+async def _soak(report: Report, duration_s: float, kill_every_s: float) -> None:
+    segments_before = _shm_segments()
+    with soaked_server() as address:
+        async with connect_async(address) as client:
+            processes = ServerProcesses.of_child()
+            ends = Ends()
+            memory = await _run(client, address, processes, ends, duration_s, kill_every_s)
+            left = await _left_at_idle(client)
+            _report(report, ends, memory, left)
+    lost = _shm_segments() - segments_before
+    report.checks.append(Check.at_most("segments left in /dev/shm", len(lost), 0))
+
+
+async def _run(
+    client: AsyncClient, address: str, processes: ServerProcesses, ends: Ends, duration_s: float, kill_every_s: float
+) -> list[dict[str, float]]:
+    """Resident memory in MB by process, sampled over the run."""
+    end_s = time.monotonic() + duration_s
+    actors = [Actor(address, ends, random.Random(SEED + index), end_s) for index in range(NUM_ACTORS)]
+    running = [asyncio.create_task(actor.run()) for actor in actors]
+    memory = []
+    next_kill_s = time.monotonic() + kill_every_s
+    chooser = random.Random(SEED)
+    while time.monotonic() < end_s:
+        await asyncio.sleep(min(1.0, duration_s / 60))
+        memory.append(processes.resident_mb())
+        # The last kill leaves time to recover.
+        if time.monotonic() >= next_kill_s and end_s - time.monotonic() > kill_every_s / 2:
+            next_kill_s += kill_every_s
+            rank, pid = chooser.choice(sorted(processes.workers().items()))
+            os.kill(pid, signal.SIGKILL)
+            ends.count(f"worker {rank} killed")
+    await asyncio.gather(*running)
+    await client.wait_until_serving(timeout_s=60)
+    return memory
+
+
+async def _left_at_idle(client: AsyncClient) -> dict[str, float]:
+    """What is still held once every release has had time to arrive; empty if nothing is lost."""
+    left: dict[str, float] = {}
+    end_s = time.monotonic() + SETTLE_S
+    while time.monotonic() < end_s:
+        stats = await client.stats()
+        left = {
+            f"{process} {name}": value
+            for process, values in stats.processes.items()
+            for name, value in values.items()
+            if value and (name in HELD or name.startswith("pages_held"))
+        }
+        left |= dict.fromkeys(stats.silent, -1.0)
+        if not left:
+            break
+        await asyncio.sleep(0.2)
+    return left
+
+
+def _report(report: Report, ends: Ends, memory: list[dict[str, float]], left: dict[str, float]) -> None:
+    report.rows += [Row(name, "requests and events", "count", count, "") for name, count in ends.sorted()]
+    early, late = memory[len(memory) // 10], memory[-1]
+    for name in late:
+        report.rows.append(Row(name, "resident memory", "early", early.get(name, float("nan")), "MB"))
+        report.rows.append(Row(name, "resident memory", "late", late[name], "MB"))
+    growth_mb = late["server"] - early["server"]
+    report.checks.append(Check.at_most("growth of the server's memory, MB", growth_mb, MAX_GROWTH_MB))
+    report.checks.append(Check.at_most("requests without an end", ends.num("no end"), 0))
+    report.checks.append(Check.at_most("requests with a wrong answer", ends.num("wrong"), 0))
+    report.checks.append(Check.at_most("errors without a code of ours", ends.num("INTERNAL"), 0))
+    report.checks.append(Check.at_most(f"held at idle {left or ''}", float(len(left)), 0))
+
+
+def _shm_segments() -> set[str]:
+    try:
+        return set(os.listdir(SHARED_MEMORY))
+    except OSError:
+        return set()

@@ -1,0 +1,62 @@
+"""The processes of a server that this process started, as the system sees them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass(frozen=True)
+class ServerProcesses:
+    """`pid` is the server's; its workers are its children."""
+
+    pid: int
+
+    @classmethod
+    def of_child(cls) -> ServerProcesses:
+        """Of the only server that is a child of this process."""
+        (pid,) = (child for child in _children(os.getpid()) if "mstar_rt.cli" in _command(child))
+        return cls(pid)
+
+    def workers(self) -> dict[int, int]:
+        """Process id by rank of those that live now."""
+        found = {}
+        for pid in _children(self.pid):
+            command = _command(pid)
+            if "mstar_rt.worker" in command:
+                found[int(command[command.index("--rank") + 1])] = pid
+        return found
+
+    def resident_mb(self) -> dict[str, float]:
+        named = {"server": self.pid} | {f"worker/{rank}": pid for rank, pid in self.workers().items()}
+        return {name: _resident_mb(pid) for name, pid in named.items()}
+
+
+def _children(parent: int) -> list[int]:
+    children = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue  # it ended meanwhile
+            if int(fields[1]) == parent and fields[0] != "Z":
+                children.append(int(entry.name))
+    return children
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_MB
+    except (OSError, IndexError):
+        return 0.0

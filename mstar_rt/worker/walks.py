@@ -1,0 +1,300 @@
+"""The parts of walks that are on this worker, from their start until they are done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mstar_rt.cache.moving import apply_deltas
+from mstar_rt.clock import Clock
+from mstar_rt.errors import Internal, MstarError, PagesExhausted, Unavailable
+from mstar_rt.message import Fetched, FetchScope, StartWalk, Tokens, WalkDone
+from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.program import Firing, Progress, WalkRun
+from mstar_rt.transport import ControlEndpoint, TensorPlane
+from mstar_rt.worker.active import ActiveWalk, Stage, Work, request_seed
+from mstar_rt.worker.early import release_tensors
+from mstar_rt.worker.fetches import Fetches
+from mstar_rt.worker.loaded import LoadedModel
+from mstar_rt.worker.page_waiters import Waiter
+from mstar_rt.worker.router import Router
+from mstar_rt.worker.scheduler import Scheduler, Unit
+from mstar_rt.worker.tensors import receive_tensors
+from mstar_rt.worker.walk_inputs import absent_input
+from mstar_rt.worker.walk_table import WalkTable
+
+logger = logging.getLogger(__name__)
+
+
+class Walks:
+    """Takes the parts of walks on this worker from their start to the end of what they have to do."""
+
+    def __init__(
+        self,
+        table: WalkTable,
+        models: Mapping[str, LoadedModel],
+        endpoint: ControlEndpoint,
+        plane: TensorPlane,
+        clock: Clock,
+        rank: int,
+        device: str,
+        scheduler: Scheduler[Work],
+        checks_outputs: bool,
+    ) -> None:
+        self._table = table
+        self._models = models
+        self._endpoint = endpoint
+        self._plane = plane
+        self._now_ns = clock.now_ns
+        self._rank = rank
+        self._device = device
+        self._scheduler = scheduler
+        self._router = Router(endpoint, plane, device, checks_outputs)
+        self._fetches = Fetches(models, endpoint, plane, device, rank, table.scopes)
+        self._num_units = 0
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def start(self, start: StartWalk) -> None:
+        previous = self._table.active.get(start.request_id)
+        if previous is not None:
+            self._table.settle(previous)
+        self._table.last_walk_id = max(self._table.last_walk_id, start.walk_id)
+        self._table.ages[start.request_id] = start.age
+        try:
+            walk = self._make(start)
+        except MstarError as error:
+            self._table.refuse(start, error)
+        except Exception as error:
+            logger.error("cannot start walk %s of request %s", start.walk, start.request_id, exc_info=error)
+            self._table.refuse(start, Internal(f"walk {start.walk!r} could not start ({type(error).__name__})"))
+        else:
+            self._table.active[start.request_id] = walk
+            self._guard(walk, lambda: self._fetch_and_begin(walk))
+
+    def begin_again(self, walk: ActiveWalk) -> None:
+        """It has no progress, and owes its beginning to nobody any more."""
+        self._guard(walk, lambda: self._begin(walk))
+
+    def _make(self, start: StartWalk) -> ActiveWalk:
+        received = receive_tensors(self._plane, list(start.inputs.values()), self._device)
+        given = dict(zip(start.inputs, received, strict=True))
+        loaded = self._models[start.model]
+        part = loaded.part(start.walk, start.node_ranks, self._rank)
+        self._table.scopes.keep_inputs(start.request_id, {name: given[name] for name in start.keep if name in given})
+        memory = loaded.memory.begin(start.request_id, start.scope, part.caches)
+        return ActiveWalk(start, loaded, part, memory, request_seed(start), start.walk_id, given)
+
+    def _fetch_and_begin(self, walk: ActiveWalk) -> None:
+        if walk.start.fetches:
+            self._fetches.ask(walk)
+        if walk.asked:
+            self._table.stalled.add(walk)
+        else:
+            self._begin(walk)
+
+    def _begin(self, walk: ActiveWalk) -> None:
+        """From the inputs; all that is fetched is here."""
+        try:
+            self._fetches.take_in(walk)
+        except PagesExhausted as shortage:
+            walk.stage = Stage.WAITING
+            self._table.stalled.add(walk)
+            self._table.waiters.wait(Waiter(walk, None, shortage))
+            return
+        start, program = walk.start, walk.part.program
+        known = {**self._table.scopes.known(start.request_id, start.scope), **walk.given}
+        inputs = {
+            name: known[name] if name in known else absent_input(walk.loaded, start, name) for name, _ in program.inputs
+        }
+        times: dict[str, Any] = {name: start.params[name] for name in program.params if name in start.params}
+        walk.run = WalkRun(program, times)
+        walk.stage = Stage.RUNNING
+        self._table.stalled.discard(walk)
+        self._add_ready(walk, walk.run.start(inputs))
+        if walk.spans_ranks:
+            self._receive_early(walk)
+
+    def _receive_early(self, walk: ActiveWalk) -> None:
+        messages = self._table.early.take(walk.walk_id)
+        try:
+            while messages and walk.stage is Stage.RUNNING:
+                self._receive(walk, *messages.pop(0))
+        finally:
+            for _, message in messages:
+                release_tensors(self._plane, message.tensors)
+
+    # --- going on ----------------------------------------------------------------------------------------------------
+
+    def complete(self, work: Work, result: NodeResult) -> None:
+        """Take in what a firing gave; `flush` follows."""
+        walk, firing = work.walk, work.firing
+        assert walk.run is not None
+        walk.begun = True
+        if result.flags:
+            walk.note_flags(result.flags)
+        try:
+            self._advance(walk, walk.run.complete(firing, result.outputs, result.leave), firing)
+        except Exception as error:
+            self._table.fail_after(walk, firing, error)
+
+    def flush(self, walk: ActiveWalk, after: Firing | None) -> None:
+        """Send what the walk's last step, or several of them, brought about."""
+        if (walk.sends or walk.emissions) and walk.stage is Stage.RUNNING:
+            try:
+                self._router.flush(walk)
+            except Exception as error:
+                self._table.fail_after(walk, after, error)
+
+    def receive(self, sender: int, message: Tokens) -> None:
+        """Tokens of a walk that runs, of one that has not begun yet, or of one that is over."""
+        walk = self._table.active.get(message.request_id)
+        if walk is not None and walk.walk_id == message.walk_id and walk.stage in (Stage.RUNNING, Stage.WAITING):
+            if walk.stage is Stage.WAITING:
+                self._table.early.hold(sender, message)
+                return
+            self._guard(walk, lambda: self._receive(walk, sender, message))
+        elif message.walk_id > self._table.last_walk_id:
+            self._table.early.hold(sender, message)
+        else:
+            release_tensors(self._plane, message.tensors)
+
+    def prepare(self, unit: Unit[Work]) -> bool:
+        """Take in the sequences that came with tokens, before a node reads them; False if the unit must not run now.
+
+        A walk that fails over it takes nobody with it.
+        """
+        walk, cache = unit.work.walk, unit.work.firing.node.cache
+        if cache is None or cache not in walk.pending:
+            return True
+        try:
+            pending = walk.pending[cache]
+            while pending:
+                sender, deltas = pending[0]
+                apply_deltas(walk.memory.store(cache), sender, deltas)
+                pending.pop(0)
+            del walk.pending[cache]
+        except PagesExhausted as shortage:
+            self._table.waiters.wait(Waiter(walk, unit, shortage))
+            return False
+        except Exception as error:
+            self._table.fail_after(walk, unit.work.firing, error)
+            return False
+        return True
+
+    def _receive(self, walk: ActiveWalk, sender: int, message: Tokens) -> None:
+        walk.begun = True
+        for progress in self._router.receive(walk, sender, message):
+            self._advance(walk, progress, None)
+        self.flush(walk, None)
+
+    def _advance(self, walk: ActiveWalk, progress: Progress, after: Firing | None) -> None:
+        if progress.sends:
+            walk.sends += progress.sends
+        if progress.emitted:
+            walk.emissions += progress.emitted
+        if progress.ready:
+            self._add_ready(walk, progress.ready)
+        if progress.finished:
+            self._finish(walk, after)
+
+    def _add_ready(self, walk: ActiveWalk, firings: Sequence[Firing]) -> None:
+        start, engines = walk.start, walk.loaded.engines
+        now_ns = self._now_ns()
+        for firing in firings:
+            node = firing.node
+            engine = engines[node.name]
+            call = NodeCall(
+                start.request_id,
+                start.scope,
+                start.walk,
+                firing.iteration,
+                firing.inputs,
+                start.params,
+                self._now_ns,
+                start.deadline_ns,
+                walk.memory.store(node.cache) if node.cache is not None else None,
+                firing.name,
+                walk.seed,
+            )
+            self._num_units += 1
+            unit = Unit(
+                start.request_id,
+                (start.model, node.name),
+                engine.batch_key(call),
+                start.criticality,
+                firing.order,
+                self._num_units,
+                now_ns,
+                Work(walk, firing, call, engine),
+                start.deadline_ns,
+            )
+            self._scheduler.add((unit,))
+            walk.num_ready += 1
+
+    def _finish(self, walk: ActiveWalk, after: Firing | None) -> None:
+        """This rank's part is complete. Other ranks may have to run theirs again, and ours with it, until the conductor
+        says otherwise."""
+        self.flush(walk, after)
+        if walk.stage is not Stage.RUNNING:
+            return
+        assert walk.run is not None
+        done = WalkDone(
+            request_id=walk.request_id,
+            walk_id=walk.walk_id,
+            rank=self._rank,
+            num_emitted=len(walk.emitted),
+            node_times=walk.node_times(),
+            loop_us=walk.loop_us(),
+            num_iterations=walk.run.num_iterations,
+            flags=walk.flags,
+        )
+        walk.left, walk.run = walk.run.persisted, None
+        walk.stage = Stage.DONE
+        self._table.finished.setdefault(walk.request_id, []).append(walk.walk_id)
+        if walk.spans_ranks:
+            walk.memory.release_walk_stores()
+        else:
+            self._table.settle(walk)
+        self._table.pages_return(has_ended=True)
+        self._endpoint.send("conductor", done)
+
+    def _guard(self, walk: ActiveWalk, step: Callable[[], None]) -> None:
+        """A model's batch_key, or a value that cannot be sent, must not take the other requests with it."""
+        try:
+            step()
+        except Exception as error:
+            self._table.fail_after(walk, None, error)
+
+    # --- what walks leave for others ----------------------------------------------------------------------------------
+
+    def give(self, message: FetchScope) -> None:
+        """Answer what another rank asks for. The walks that it names are over, and their requests if they are others,
+        even if the conductor's word of it is still under way."""
+        for request_id, walk_ids in list(self._table.finished.items()):
+            if not set(walk_ids).isdisjoint(message.left_by):
+                walk = self._table.active.get(request_id)
+                if walk is not None and walk.stage is Stage.DONE:
+                    self._table.settle(walk)
+                if request_id != message.request_id:
+                    self._table.end_request(request_id, keep=True)
+        self._fetches.answer(message)
+
+    def take(self, sender: int, message: Fetched) -> None:
+        """What the walk waited for."""
+        walk = self._table.active.get(message.request_id)
+        if walk is None or walk.start.walk_id != message.walk_id or sender not in walk.asked:
+            release_tensors(self._plane, message.tensors)
+            return
+        self._guard(walk, lambda: self._take(walk, sender, message))
+
+    def _take(self, walk: ActiveWalk, sender: int, message: Fetched) -> None:
+        missing = self._fetches.accept(walk, sender, message)
+        if missing:
+            raise Unavailable(
+                f"rank {sender} has lost {', '.join(map(repr, missing))}, which walk {walk.start.walk!r} reads; "
+                "start the session anew"
+            )
+        if not walk.asked and walk.stage is Stage.WAITING:
+            self._begin(walk)
