@@ -11,10 +11,14 @@ from collections.abc import Iterable
 
 
 class MstarError(Exception):
-    """Base of all errors that a caller may meet; anything else that escapes is a bug of ours."""
+    """Base of all errors that a caller may meet; anything else that escapes is a bug of ours.
+
+    `retry_after_s` is when trying again is worth it, where that can be said.
+    """
 
     code = "INTERNAL"
     retryable = False
+    retry_after_s: float | None = None
 
 
 class InvalidArgument(MstarError):
@@ -47,6 +51,7 @@ class Unavailable(MstarError):
 
     code = "UNAVAILABLE"
     retryable = True
+    retry_after_s: float | None = 1.0
 
 
 class DeadlineExceeded(MstarError):

@@ -1,37 +1,41 @@
-"""Starts and supervises the processes of a deployment: server and conductor here, one worker process per rank."""
+"""Starts and stops the processes of a deployment: server and conductor here, one worker process per rank."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import functools
 import logging
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from mstar_rt.clock import MonotonicClock
+from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.conductor import Conductor
-from mstar_rt.config import DeploymentConfig, WorkerConfig, config_to_plain, worker_environment
-from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
-from mstar_rt.lifetime import START_FAILED
+from mstar_rt.config import DeploymentConfig
+from mstar_rt.errors import Internal, MstarError, Unavailable
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
 from mstar_rt.model.declare import declare_model
-from mstar_rt.placement import Placement, place
+from mstar_rt.placement import PlacedModel, Placement, place
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
+from mstar_rt.server.tensor_port import Readers
+from mstar_rt.server.warmup import WarmUps
+from mstar_rt.supervision import Process, Supervisor, start_worker
 from mstar_rt.transport import ControlEndpoint, ZmqMesh, shared_memory_plane
 
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-FIRST_RESTART_DELAY_S = 0.5
-LONGEST_RESTART_DELAY_S = 30.0
+KILL_TIMEOUT_S = 5.0
+STREAM_GRACE_S = 1.0
+"""How long calls that have their last word may take to send it."""
+
+CHECK_EVERY_S = 0.5
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
@@ -40,36 +44,63 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 
 def place_models(config: DeploymentConfig, models: Mapping[str, ServedModel]) -> Placement:
-    nodes = {name: [node.name for node in model.graph.nodes] for name, model in models.items()}
-    return place(nodes, config.placement, [worker.rank for worker in config.workers])
+    placed = {
+        name: PlacedModel(model.graph, {cache: spec.lifetime for cache, spec in model.caches.items()})
+        for name, model in models.items()
+    }
+    dtypes = {worker.rank: worker.dtype for worker in config.workers}
+    return place(placed, config.placement, list(dtypes), dtypes)
+
+
+def input_readers(models: Mapping[str, ServedModel], placement: Placement) -> Callable[[str, str], Readers]:
+    """By model and task: the workers that may read each input."""
+
+    @functools.cache
+    def readers(model: str, task: str) -> Readers:
+        ranks_of = placement.readers(model, models[model].task(task).walks)
+        return {name: tuple(f"worker/{rank}" for rank in ranks) for name, ranks in ranks_of.items()}
+
+    return readers
 
 
 @dataclass
 class Deployment:
-    """A running deployment; made by `running_deployment`."""
+    """A running deployment; made by `running_deployment`.
+
+    `failure` is set with what must end it; `at_once` tells whoever drains or stops it not to wait any more.
+    """
 
     config: DeploymentConfig
     models: Mapping[str, ServedModel]
     placement: Placement
-    mesh: ZmqMesh
+    clock: Clock
     conductor: Conductor
     dispatcher: Dispatcher
-    edge: Edge
     endpoint: ControlEndpoint
-    workers: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
-    stopping: bool = False
+    directory: Path
+    edge: Edge = field(init=False)
+    supervisors: dict[int, Supervisor] = field(default_factory=dict)
+    at_once: asyncio.Event = field(default_factory=asyncio.Event)
     failure: asyncio.Future[MstarError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def __post_init__(self) -> None:
+        self.warm_ups = WarmUps(self.models, self.dispatcher, self.fail)
 
     @property
     def address(self) -> str:
         """host:port of the gRPC server."""
         return self.edge.address
 
+    @property
+    def workers(self) -> dict[int, Process]:
+        """By rank, those that live."""
+        return {rank: s.process for rank, s in self.supervisors.items() if s.process is not None}
+
     async def wait_until_serving(self) -> None:
         """Return once every model serves.
 
         Raises:
-            MstarError: a worker cannot start, or did not within `warmup_timeout_s`.
+            MstarError: a worker cannot start, a task of a model does not run, or `warmup_timeout_s` is over.
         """
         serving = asyncio.ensure_future(self.dispatcher.wait_until_serving())
         await _first_of(serving, self.failure, timeout_s=self.config.warmup_timeout_s)
@@ -77,60 +108,81 @@ class Deployment:
         if self.failure.done():
             raise self.failure.result()
         if not serving.done():
-            raise Unavailable(f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s}")
+            raise Unavailable(f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s:g}")
 
-    async def supervise(self, worker: WorkerConfig) -> None:
-        """Keep one worker running: start it, and start it again with a growing delay whenever it ends."""
-        delay_s = FIRST_RESTART_DELAY_S
+    def fail(self, error: MstarError) -> None:
+        """The deployment has to end."""
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    def keep_running(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """If `work` raises, that is a bug of ours: nothing goes on."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(functools.partial(self._ended, what))
+        return task
+
+    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("the %s failed", what, exc_info=error)
+        sentence = f"the {what} failed ({type(error).__name__}), the server's log has the cause: restart the deployment"
+        self.dispatcher.fail_all(Internal(sentence))
+        self.fail(Internal(sentence))
+
+    # --- workers -----------------------------------------------------------------------------------------------------
+
+    def supervise_workers(self) -> list[asyncio.Task[None]]:
+        for worker in self.config.workers:
+            if names := self.placement.models_on(worker.rank):
+                start = functools.partial(start_worker, self.config, worker, self.directory, names)
+                self.supervisors[worker.rank] = Supervisor(
+                    worker.rank, start, self.conductor, self.clock, self.config.warmup_timeout_s, self.fail
+                )
+        supervising = [self.keep_running(f"supervisor of rank {s.rank}", s.run()) for s in self.supervisors.values()]
+        return [*supervising, self.keep_running("watch over the workers", self._watch_workers())]
+
+    async def _watch_workers(self) -> None:
+        """Kill workers that hang, for ever."""
         while True:
-            pid, status, error_line = await self._run_worker(worker)
-            reason = f"the worker of rank {worker.rank} ended with status {status}"
-            if self.stopping:
-                return
-            self.conductor.worker_lost(worker.rank, reason, pid)
-            if status == START_FAILED:
-                if not self.failure.done():
-                    self.failure.set_result(FailedPrecondition(error_line or reason))
-                return
-            logger.error("%s; starting it again in %.1f s", reason, delay_s)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, LONGEST_RESTART_DELAY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
+            for rank, reason in self.conductor.overdue(self.clock.now_ns()):
+                self.supervisors[rank].kill(reason)
+            for supervisor in self.supervisors.values():
+                supervisor.check_loading()
 
-    async def _run_worker(self, worker: WorkerConfig) -> tuple[int, int, str]:
-        """One life of a worker: its process id, exit status, and its sentence if it could not start."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mstar_rt.worker",
-            "--rank", str(worker.rank), "--deployment", str(self.mesh.directory),
-            "--models", ",".join(self.placement.models_on(worker.rank)), "--parent", str(os.getpid()),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=worker_environment(worker.threads),
-            process_group=0,  # Ctrl-C is for this process, which then asks the workers to stop
-        )  # fmt: skip
-        self.workers[worker.rank] = process
-        try:
-            output, _ = await process.communicate(json.dumps(config_to_plain(self.config)).encode())
-        except asyncio.CancelledError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            raise
-        finally:
-            self.workers.pop(worker.rank, None)
-        assert process.returncode is not None
-        return process.pid, process.returncode, output.decode(errors="replace").strip()
+    # --- ends --------------------------------------------------------------------------------------------------------
 
-    async def stop_workers(self, supervisors: list[asyncio.Task[None]]) -> None:
-        """Ask the workers to stop, then make sure."""
-        self.stopping = True
-        processes = list(self.workers.values())
-        for rank in list(self.workers):
+    async def drain(self) -> None:
+        """Refuse new work, let what runs finish for up to `drain_timeout_s` or until `at_once`, end the rest."""
+        timeout_s = self.config.server.drain_timeout_s
+        num_running = await self.dispatcher.drain()
+        await self.warm_ups.stop()
+        if num_running:
+            print(f"mstar-rt lets {num_running} request(s) finish, for up to {timeout_s:g} s", flush=True)
+        await self._unless_at_once(self.dispatcher.wait_until_answered(), timeout_s)
+        self.dispatcher.close()
+
+    async def stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """End all calls, ask the workers to stop, then make sure. `tasks` are what `supervise_workers` gave."""
+        await self.warm_ups.stop()
+        await self.edge.stop(0.0 if self.at_once.is_set() else STREAM_GRACE_S)
+        for supervisor in self.supervisors.values():
+            supervisor.stopping = True
+        for rank in self.workers:
             self.endpoint.send(f"worker/{rank}", Shutdown())
-        if processes:
-            waits = [asyncio.ensure_future(process.wait()) for process in processes]
-            await asyncio.wait(waits, timeout=STOP_TIMEOUT_S)
-        for supervisor in supervisors:
-            supervisor.cancel()
-        await asyncio.gather(*supervisors, return_exceptions=True)
+        await self._unless_at_once(self._workers_end(), STOP_TIMEOUT_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=KILL_TIMEOUT_S)
+
+    async def _workers_end(self) -> None:
+        await asyncio.gather(*(worker.ended() for worker in self.workers.values()))
+
+    async def _unless_at_once(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        waits = [asyncio.ensure_future(work), asyncio.ensure_future(self.at_once.wait())]
+        await _first_of(*waits, self.failure, timeout_s=timeout_s)
+        for wait in waits:
+            wait.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -145,22 +197,29 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
     clock = MonotonicClock()
     mesh = ZmqMesh.create()
     try:
-        server_endpoint = mesh.endpoint("server")
-        conductor = Conductor(models, placement, mesh.endpoint("conductor"), clock)
+        endpoint = mesh.endpoint("server")
+        conductor = Conductor(models, placement, mesh.endpoint("conductor"), clock, config.workers)
         memory_bytes = sum(worker.shared_memory_mb for worker in config.workers) * 2**20
-        plane = shared_memory_plane(server_endpoint, mesh.deployment_id, memory_bytes)
-        workers_of = {name: (f"worker/{placement.rank_of(name)}",) for name in models}
-        dispatcher = Dispatcher(server_endpoint, plane, workers_of)
-        tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(dispatcher.run())]
+        plane = shared_memory_plane(endpoint, mesh.deployment_id, memory_bytes)
+        dispatcher = Dispatcher(
+            endpoint,
+            plane,
+            {name: tuple(f"worker/{rank}" for rank in placement.ranks_of(name)) for name in models},
+            input_readers(models, placement),
+            max_unread_bytes=config.server.max_unread_mb * 2**20,
+        )
+        deployment = Deployment(config, models, placement, clock, conductor, dispatcher, endpoint, mesh.directory)
+        tasks = [
+            deployment.keep_running("conductor", conductor.run()),
+            deployment.keep_running("dispatcher", dispatcher.run()),
+        ]
         try:
-            edge = await start_edge(edge_config(config), models, dispatcher)
-            deployment = Deployment(config, models, placement, mesh, conductor, dispatcher, edge, server_endpoint)
-            supervisors = [asyncio.create_task(deployment.supervise(worker)) for worker in config.workers]
+            deployment.edge = await start_edge(edge_config(config), models, dispatcher)
+            supervising = deployment.supervise_workers()
             try:
                 yield deployment
             finally:
-                await edge.stop(grace_s=1.0)
-                await deployment.stop_workers(supervisors)
+                await deployment.stop(supervising)
         finally:
             for task in tasks:
                 task.cancel()
@@ -171,22 +230,33 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
 
 
 async def serve(config: DeploymentConfig) -> None:
-    """Serve until SIGINT or SIGTERM."""
-    stop = asyncio.Event()
+    """Serve until SIGINT or SIGTERM, which drain; a second one stops at once.
+
+    Raises:
+        MstarError: it cannot start, or cannot go on.
+    """
+    asked, at_once = asyncio.Event(), asyncio.Event()
+
+    def ask() -> None:
+        (at_once if asked.is_set() else asked).set()
+
     loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signal_number, stop.set)
+    for signal_number in STOP_SIGNALS:
+        loop.add_signal_handler(signal_number, ask)
     async with running_deployment(config) as deployment:
+        deployment.at_once = at_once
         ready = asyncio.ensure_future(deployment.wait_until_serving())
-        stopping = asyncio.ensure_future(stop.wait())
+        stopping = asyncio.ensure_future(asked.wait())
         await _first_of(ready, stopping)
-        if not stop.is_set():
+        if not asked.is_set():
             ready.result()
             print(f"mstar-rt serves {', '.join(deployment.models)} on {deployment.address}", flush=True)
             await _first_of(stopping, deployment.failure)
         ready.cancel()
         stopping.cancel()
-        if deployment.failure.done() and not stop.is_set():
+        if asked.is_set():
+            await deployment.drain()
+        if deployment.failure.done():
             raise deployment.failure.result()
 
 

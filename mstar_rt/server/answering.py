@@ -15,6 +15,7 @@ from mstar_rt.server.dispatch import new_id
 
 REQUEST_ID_KEY = "mstar-request-id"
 ERROR_KEY = "mstar-error-bin"
+RETRY_KEY = "retry-after-ms"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -41,8 +42,11 @@ class Answering:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             detail = error_detail(error, self._request_id)
-            metadata = ((REQUEST_ID_KEY, detail.request_id), (ERROR_KEY, detail.SerializeToString()))
-            await self._context.abort(grpc.StatusCode[detail.code], detail.message, metadata)
+            metadata: list[tuple[str, str | bytes]] = [(REQUEST_ID_KEY, detail.request_id)]
+            metadata.append((ERROR_KEY, detail.SerializeToString()))
+            if detail.HasField("retry_after_ms"):
+                metadata.append((RETRY_KEY, str(round(detail.retry_after_ms))))
+            await self._context.abort(grpc.StatusCode[detail.code], detail.message, tuple(metadata))
 
 
 def error_detail(error: Exception, request_id: str) -> request_pb2.ErrorDetail:
@@ -56,6 +60,9 @@ def error_detail(error: Exception, request_id: str) -> request_pb2.ErrorDetail:
         error = Internal(f"the server failed on this request; its log has the cause under {request_id}")
     else:
         _log.info("request %s failed: %s: %s", request_id, error.code, error)
-    return request_pb2.ErrorDetail(
+    detail = request_pb2.ErrorDetail(
         code=error.code, message=str(error), request_id=request_id, retryable=error.retryable
     )
+    if error.retry_after_s is not None:
+        detail.retry_after_ms = error.retry_after_s * 1e3
+    return detail

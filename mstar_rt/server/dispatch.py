@@ -7,21 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import numpy as np
 
 from mstar_rt.clock import Clock, MonotonicClock
-from mstar_rt.errors import ERRORS_BY_CODE, Internal, MstarError, NotFound, Unavailable, nearest
+from mstar_rt.errors import ERRORS_BY_CODE, Internal, MstarError, Unavailable
 from mstar_rt.message import (
     CancelRequest,
-    CloseSession,
     Drain,
     Emitted,
     Finished,
     Message,
-    OpenSession,
     ParamField,
     PeerGone,
     Release,
@@ -30,16 +28,22 @@ from mstar_rt.message import (
     SessionOpened,
     Stats,
     Submit,
+    Warmed,
+    WarmUp,
 )  # fmt: skip
 from mstar_rt.model import ParamValue
 from mstar_rt.server.answer_watch import ANSWER_GRACE_S, AnswerWatch
+from mstar_rt.server.availability import Availability, draining
 from mstar_rt.server.request_stream import Emission, RequestStream
+from mstar_rt.server.sessions import Sessions
 from mstar_rt.server.stats import StatsCollector
-from mstar_rt.server.tensor_port import TensorPort
+from mstar_rt.server.tensor_port import Readers, TensorPort
+from mstar_rt.server.unread_watch import UnreadWatch
 from mstar_rt.transport.endpoint import ControlEndpoint, Envelope
 from mstar_rt.transport.tensor_plane import TensorPlane
 
 CONDUCTOR = "conductor"
+MAX_UNREAD_BYTES = 64 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +54,11 @@ def new_id(kind: str) -> str:
 
 
 class Dispatcher:
-    """Lives on one event loop. `workers_of` names, per model, the workers that read a request's inputs.
+    """Lives on one event loop.
 
-    Deadlines are on `clock`; a request that has no end `answer_grace_s` after its deadline fails.
+    `workers_of` names the workers of each model, `readers(model, task)` those that may read each input of a
+    task. Deadlines are on `clock`; a request that has no end `answer_grace_s` after its deadline fails, and so
+    does one of whose answer more than `max_unread_bytes` wait to be read (see UnreadWatch).
     """
 
     def __init__(
@@ -60,23 +66,26 @@ class Dispatcher:
         endpoint: ControlEndpoint,
         plane: TensorPlane,
         workers_of: Mapping[str, tuple[str, ...]],
+        readers: Callable[[str, str], Readers],
         clock: Clock | None = None,
         answer_grace_s: float = ANSWER_GRACE_S,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> None:
         self._endpoint = endpoint
         self._tensors = TensorPort(plane)
         self._workers_of = workers_of
+        self._readers = readers
+        self._unread = UnreadWatch(max_unread_bytes, self._give_up)
         self._watch = AnswerWatch(clock or MonotonicClock(), answer_grace_s, self._give_up)
         self._streams: dict[str, RequestStream] = {}
         self._abandoned: dict[str, RequestStream] = {}
-        self._opening: dict[str, asyncio.Future[None]] = {}
-        self._sessions: set[str] = set()
+        self._attended: set[RequestStream] = set()
+        self._one_left = asyncio.Event()
+        self._sessions = Sessions(self._tell_conductor)
         self._num_submitted = 0
         self.stats = StatsCollector(endpoint, [CONDUCTOR, *sorted({w for group in workers_of.values() for w in group})])
-        self.serving = {model: ServingState(model, False, "it is starting") for model in workers_of}
-        self.on_serving_changed: Callable[[], Awaitable[None]] | None = None
-        self._serving_news = asyncio.Condition()
-        self.draining = False
+        self.availability = Availability(workers_of)
+        self.on_warm_up: Callable[[WarmUp], None] | None = None
 
     # ---- requests
 
@@ -91,58 +100,54 @@ class Dispatcher:
         criticality: str,
         session_id: str | None = None,
         deadline_ns: int | None = None,
+        warmup_replica: int | None = None,
     ) -> RequestStream:
         """Start one request, already validated. The caller iterates over the stream, inside `async with`.
 
+        `warmup_replica`: run it on that replica, although the model does not serve yet.
+
         Raises:  Unavailable: the model is not serving.  SharedMemoryExhausted: no room for the inputs.
         """
-        self.check_serving(model)
-        fields: dict[str, ParamField] = {
-            name: list(value) if isinstance(value, tuple) else value for name, value in params.items()
-        }
-        refs = self._tensors.put_all(tensors, self._workers_of[model])
-        stream = RequestStream(request_id, model, refs, session_id is not None, self._abandon)
-        self._streams[request_id] = stream
+        self.availability.check(model, warmup_replica is not None)
+        readers = self._readers(model, task)
+        refs = self._tensors.put_all(tensors, readers)
+        stream = RequestStream(request_id, model, refs, readers, self._leave)
+        submit = Submit(
+            request_id=request_id,
+            model=model,
+            task=task,
+            inputs=refs,
+            params={name: _param_field(value) for name, value in params.items()},
+            session_id=session_id,
+            deadline_ns=deadline_ns,
+            criticality=criticality,
+            reply_to=self._endpoint.address,
+            warmup=warmup_replica is not None,
+            replica=warmup_replica,
+        )
         try:
-            self._endpoint.send(
-                CONDUCTOR,
-                Submit(
-                    request_id,
-                    model,
-                    task,
-                    refs,
-                    fields,
-                    session_id,
-                    deadline_ns,
-                    criticality,
-                    self._endpoint.address,
-                ),
-            )
-        except MstarError as error:
-            stream.fail(error)
-            self._end(stream)
+            self._endpoint.send(CONDUCTOR, submit)
+        except MstarError:
+            self._tensors.withdraw(refs, readers)
             raise
+        self._streams[request_id] = stream
+        self._attended.add(stream)
         self._num_submitted += 1
         if deadline_ns is not None:
             self._watch.start(stream, deadline_ns)
         return stream
 
-    def check_serving(self, model: str) -> None:
-        """Raises:  Unavailable: draining, or the model has not warmed up or has lost a worker."""
-        if model not in self.serving:
-            raise NotFound(f"no model {model!r} is served, {nearest(model, self.serving)}")
-        if self.draining:
-            raise Unavailable(
-                "this server is draining and takes nothing new: use another one, or retry after its restart"
-            )
-        state = self.serving[model]
-        if not state.serving:
-            raise Unavailable(f"model {model!r} is not serving: {state.reason or 'it is warming up'}; retry later")
+    @property
+    def serving(self) -> Mapping[str, ServingState]:
+        return self.availability.states
+
+    @property
+    def draining(self) -> bool:
+        return self.availability.draining
 
     async def wait_until_serving(self) -> None:
         """Return once every model serves."""
-        async with self._serving_news:
-            await self._serving_news.wait_for(lambda: all(state.serving for state in self.serving.values()))
+        await self.availability.wait_until_serving()
 
     @property
     def num_running(self) -> int:
@@ -154,42 +159,51 @@ class Dispatcher:
 
     # ---- sessions
 
-    async def open_session(self, model: str) -> str:
+    async def open_session(self, model: str, warmup: bool = False) -> str:
         """A session id under which the runtime keeps what walks persist, until `close_session`.
 
         Raises:  Unavailable, ResourceExhausted or what else the conductor answers.
         """
-        self.check_serving(model)
+        self.availability.check(model, warmup)
         session_id = new_id("s")
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opening[session_id] = opened
-        self._sessions.add(session_id)
-        self._endpoint.send(CONDUCTOR, OpenSession(session_id, model))
-        try:
-            await opened
-        except BaseException as error:
-            if isinstance(error, MstarError):
-                self._sessions.discard(session_id)
-            self.close_session(session_id)
-            raise
-        finally:
-            del self._opening[session_id]
+        await self._sessions.open(session_id, model)
         return session_id
 
     def close_session(self, session_id: str) -> None:
         """Free all that the session holds. Idempotent."""
-        if session_id in self._sessions:
-            self._sessions.discard(session_id)
-            self._tell_conductor(CloseSession(session_id))
+        self._sessions.close(session_id)
 
     # ---- the whole runtime
 
     async def drain(self) -> int:
         """Take nothing new; returns the number of requests that still run."""
-        self.draining = True
-        self._endpoint.send(CONDUCTOR, Drain())
-        await self._serving_changed()
+        await self.availability.drain()
+        self._tell_conductor(Drain())
         return self.num_running
+
+    async def wait_until_answered(self) -> None:
+        """Return once no handler has a request any more: every answer has been written."""
+        while self._attended:
+            self._one_left.clear()
+            await self._one_left.wait()
+
+    def close(self) -> None:
+        """The time to drain is over: take back what still runs, and end the sessions."""
+        for stream in list(self._streams.values()):
+            self._give_up(stream, draining())
+        self.availability.close()
+
+    def fail_all(self, error: MstarError) -> None:
+        """End everything that runs and take nothing new, without a word to the conductor: it or we are gone."""
+        self.availability.draining = True
+        for stream in list(self._streams.values()):
+            stream.fail(error)
+            self._end(stream)
+        self._sessions.fail_opening(error)
+
+    def warmed(self, model: str, generation: int, reason: str = "") -> None:
+        """Tell the conductor how the warm-up that it asked for went."""
+        self._tell_conductor(Warmed(model, generation, reason))
 
     async def collect_stats(self) -> tuple[dict[str, dict[str, float]], list[str]]:
         """Values by process and name, and the processes that did not answer in time."""
@@ -213,20 +227,23 @@ class Dispatcher:
                         await self._receive(envelope)
                     except Exception:
                         _log.exception("a %s from %s was dropped", type(envelope.message).__name__, envelope.sender)
+                        self._drop(envelope.message)
         finally:
-            self._fail_all(Unavailable("the server is shutting down: retry after its restart"))
+            self.fail_all(Unavailable("the server is shutting down: retry after its restart"))
 
     async def _receive(self, envelope: Envelope) -> None:
         message: Message = envelope.message
         if isinstance(message, Emitted):
-            self._emitted(message)
+            await self._emitted(message)
         elif isinstance(message, Finished | RequestFailed):
             self._ended(message.request_id, message)
         elif isinstance(message, SessionOpened):
-            self._resolve_session(message.session_id, None)
+            self._sessions.resolve(message.session_id, None)
         elif isinstance(message, ServingState):
-            self.serving[message.model] = message
-            await self._serving_changed()
+            await self.availability.update(message)
+        elif isinstance(message, WarmUp):
+            assert self.on_warm_up is not None, "somebody warms up"
+            self.on_warm_up(message)
         elif isinstance(message, Stats):
             self.stats.receive(message)
         elif isinstance(message, Release):
@@ -236,11 +253,13 @@ class Dispatcher:
         else:
             _log.error("a %s from %s is not meant for the server", type(message).__name__, envelope.sender)
 
-    def _give_up(self, stream: RequestStream, error: MstarError) -> None:
-        self._abandon(stream)
-        stream.fail(error)
+    def _drop(self, message: Message) -> None:
+        """A message that we could not handle must not leave its request waiting for ever."""
+        stream = self._streams.get(getattr(message, "request_id", ""))
+        if stream is not None:
+            self._give_up(stream, Internal("the server could not handle an answer to this request; its log has why"))
 
-    def _emitted(self, message: Emitted) -> None:
+    async def _emitted(self, message: Emitted) -> None:
         stream = self._streams.get(message.request_id)
         if stream is None:
             self._tensors.release(message.tensor)
@@ -255,13 +274,14 @@ class Dispatcher:
         stream.add(Emission(message.walk, message.name, message.iteration, ref.dtype, ref.shape, data))
         if stream.ended:
             self._end(stream)
+        elif self._unread.look(stream):
+            await asyncio.sleep(0)
 
     def _ended(self, request_id: str, message: Finished | RequestFailed) -> None:
         if (abandoned := self._abandoned.pop(request_id, None)) is not None:
-            abandoned.finished = message if isinstance(message, Finished) else None
             self._end(abandoned)
-        elif isinstance(message, RequestFailed) and request_id in self._opening:
-            self._resolve_session(request_id, _error_of(message))
+        elif isinstance(message, RequestFailed) and self._sessions.is_opening(request_id):
+            self._sessions.resolve(request_id, _error_of(message))
         elif (stream := self._streams.get(request_id)) is None or stream.finished is not None:
             _log.error("a second end came for request %s: %s", request_id, message)
         else:
@@ -272,64 +292,56 @@ class Dispatcher:
             if stream.ended:
                 self._end(stream)
 
-    def _resolve_session(self, session_id: str, error: MstarError | None) -> None:
-        opened = self._opening.get(session_id)
-        if opened is None or opened.done():
-            return
-        if error is None:
-            opened.set_result(None)
-        else:
-            opened.set_exception(error)
-
     def _peer_gone(self, address: str) -> None:
         self._tensors.forget(address)
         self._endpoint.forget_peer(address)
-        if address == CONDUCTOR:
-            self._abandoned.clear()
-            self._fail_all(Unavailable("the conductor was lost: retry after its restart"))
         for stream in list(self._streams.values()):
-            stream.lose_sender(address)
-            if stream.ended:
-                self._end(stream)
+            if address in self._workers_of[stream.model]:
+                stream.lose_sender(address)
+                if stream.ended:
+                    self._end(stream)
 
-    def _fail_all(self, error: MstarError) -> None:
-        for stream in list(self._streams.values()):
-            stream.fail(error)
-            self._end(stream)
-        for session_id in list(self._opening):
-            self._resolve_session(session_id, error)
+    # ---- ends
+
+    def _leave(self, stream: RequestStream) -> None:
+        """The handler is through with the request."""
+        self._attended.discard(stream)
+        self._one_left.set()
+        if not stream.ended:
+            self._abandon(stream)
+
+    def _give_up(self, stream: RequestStream, error: MstarError) -> None:
+        self._abandon(stream)
+        stream.fail(error)
 
     def _abandon(self, stream: RequestStream) -> None:
-        """The handler gave up: tell the conductor, and let go of whatever still arrives."""
+        """Nobody wants it any more: tell the conductor, and let go of whatever still arrives."""
         if stream.finished is not None:
             self._end(stream)
             return
+        if self._streams.pop(stream.request_id, None) is None:
+            return
         self._watch.stop(stream.request_id)
+        self._unread.stop(stream.request_id)
         self._abandoned[stream.request_id] = stream
-        del self._streams[stream.request_id]
         self._tell_conductor(CancelRequest(stream.request_id))
 
     def _end(self, stream: RequestStream) -> None:
-        """Forget the request, and free inputs that no worker took: a refused request never reaches one.
-
-        What a session's request gave may live on as the session's state, so there the workers let go
-        themselves.
-        """
+        """Forget the request, and free inputs that no worker took: a refused request never reaches one, and a
+        walk that ends early may not have needed them."""
         self._watch.stop(stream.request_id)
+        self._unread.stop(stream.request_id)
         self._streams.pop(stream.request_id, None)
-        if stream.finished is None or not stream.in_session:
-            self._tensors.withdraw(stream.inputs, self._workers_of[stream.model])
+        self._tensors.withdraw(stream.inputs, stream.readers)
 
     def _tell_conductor(self, message: Message) -> None:
         """Without effect once our endpoint is closed: the deployment goes down, and all that it holds with it."""
         with suppress(Unavailable):
             self._endpoint.send(CONDUCTOR, message)
 
-    async def _serving_changed(self) -> None:
-        async with self._serving_news:
-            self._serving_news.notify_all()
-        if self.on_serving_changed is not None:
-            await self.on_serving_changed()
+
+def _param_field(value: ParamValue) -> ParamField:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _error_of(message: RequestFailed) -> MstarError:

@@ -16,11 +16,12 @@ from grpc_reflection.v1alpha import reflection
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.model import ServedModel
-from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.parsing import ParsingInterceptor
 from mstar_rt.server.runtime_service import SERVED, RuntimeService
 from mstar_rt.server.task_runner import TaskRunner
+from mstar_rt.server.tasks import TasksService
 from mstar_rt.server.unserved import GenerationService, RobotService
 from mstar_rt.server.world_model import WorldModelService
 
@@ -79,6 +80,7 @@ async def start_edge(
     server = grpc.aio.server(interceptors=[ParsingInterceptor()], options=_options(config))
     runner = TaskRunner(models, dispatcher, clock)
     world_model_pb2_grpc.add_WorldModelServicer_to_server(WorldModelService(runner), server)
+    task_pb2_grpc.add_TasksServicer_to_server(TasksService(runner), server)
     runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
     runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
     control_pb2_grpc.add_RobotServicer_to_server(RobotService(), server)
@@ -166,7 +168,7 @@ async def _add_health(server: grpc.aio.Server, dispatcher: Dispatcher) -> None:
         for name, is_serving in {**serving, "": bool(serving) and all(serving.values())}.items():
             await servicer.set(name, _health(is_serving))
 
-    dispatcher.on_serving_changed = update
+    dispatcher.availability.on_changed = update
     await update()
 
 

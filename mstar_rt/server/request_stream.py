@@ -10,6 +10,10 @@ from types import TracebackType
 
 from mstar_rt.errors import MstarError, Unavailable
 from mstar_rt.message import Finished, TensorRef
+from mstar_rt.server.tensor_port import Readers
+
+EMISSION_BYTES = 512
+"""What an emission takes besides its data: a million small ones that nobody reads are not small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,15 @@ class Emission:
     shape: tuple[int, ...]
     data: bytes
 
+    @property
+    def num_bytes(self) -> int:
+        return len(self.data) + EMISSION_BYTES
+
 
 class RequestStream:
     """Iterate over it to get the emissions in order of arrival; iteration ends when the request is complete,
     or raises what it failed with. As a context manager it takes the request back when the block ends before
-    the request did.
+    the request did. `on_leave` is called when the handler is through with it, whichever way.
 
     The end and the emissions travel different ways: the request is complete once `finished.num_emitted` have
     arrived.
@@ -38,15 +46,17 @@ class RequestStream:
         request_id: str,
         model: str,
         inputs: Mapping[str, TensorRef],
-        in_session: bool,
-        on_abandon: Callable[[RequestStream], None],
+        readers: Readers,
+        on_leave: Callable[[RequestStream], None],
     ) -> None:
         self.request_id = request_id
         self.model = model
         self.inputs = inputs
-        self.in_session = in_session
+        self.readers = readers
         self.finished: Finished | None = None
-        self._on_abandon = on_abandon
+        self.num_unread_bytes = 0
+        self.num_read = 0
+        self._on_leave = on_leave
         self._emissions: deque[Emission] = deque()
         self._num_received = 0
         self._failure: MstarError | None = None
@@ -57,7 +67,10 @@ class RequestStream:
     async def __aiter__(self) -> AsyncIterator[Emission]:
         while True:
             while self._emissions:
-                yield self._emissions.popleft()
+                emission = self._emissions.popleft()
+                self.num_unread_bytes -= emission.num_bytes
+                self.num_read += 1
+                yield emission
             if self._failure is not None:
                 raise self._failure
             if self.complete:
@@ -71,9 +84,8 @@ class RequestStream:
 
     def cancel(self) -> None:
         """Take the request back; nothing more arrives. Without effect on a request that has ended."""
-        if not self.ended:
-            self._on_abandon(self)
-        self._emissions.clear()
+        self._on_leave(self)
+        self.drop_unread()
 
     async def __aenter__(self) -> RequestStream:
         return self
@@ -86,6 +98,11 @@ class RequestStream:
     # ---- the dispatcher's side
 
     @property
+    def num_unread(self) -> int:
+        """Emissions that wait for the handler."""
+        return len(self._emissions)
+
+    @property
     def complete(self) -> bool:
         return self.finished is not None and self._num_received >= self.finished.num_emitted
 
@@ -96,6 +113,7 @@ class RequestStream:
 
     def add(self, emission: Emission) -> None:
         self._num_received += 1
+        self.num_unread_bytes += emission.num_bytes
         self._emissions.append(emission)
         self._changed.set()
 
@@ -106,6 +124,10 @@ class RequestStream:
     def fail(self, error: MstarError) -> None:
         self._failure = error
         self._changed.set()
+
+    def drop_unread(self) -> None:
+        self._emissions.clear()
+        self.num_unread_bytes = 0
 
     def lose_sender(self, address: str) -> None:
         """A worker is gone: what it emitted last will not arrive any more."""

@@ -13,7 +13,7 @@ from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.schema import describe, summarize
 from mstar_rt.server.task_runner import TaskRunner
 
-SERVED = ("mstar.v1.WorldModel", "mstar.v1.Runtime", "grpc.health.v1.Health")
+SERVED = ("mstar.v1.WorldModel", "mstar.v1.Tasks", "mstar.v1.Runtime", "grpc.health.v1.Health")
 
 
 class RuntimeService(RuntimeServicer):

@@ -15,6 +15,7 @@ from mstar_rt.errors import (
     InvalidArgument,
     MstarError,
     ResourceExhausted,
+    Unavailable,
     Unimplemented,
 )  # fmt: skip
 from mstar_rt.model import ParamValue, ServedModel
@@ -69,6 +70,7 @@ class WorldModelSession:
 
     def __init__(self, runner: TaskRunner, context: Context) -> None:
         self._runner = runner
+        self._availability = runner.dispatcher.availability
         self._context = context
         self._writing = asyncio.Lock()
         self._observation: Observation | None = None
@@ -79,9 +81,9 @@ class WorldModelSession:
 
     async def run(self) -> None:
         """Raises:  InvalidArgument, FailedPrecondition: the client breaks the protocol, or cannot open the
-        session.
+        session.  Unavailable: the server closes.
         """
-        first = await self._context.read()
+        first = await self._next()
         if first is grpc.aio.EOF:
             return
         await self._open(first)
@@ -91,6 +93,9 @@ class WorldModelSession:
             await running
             if closing_id is not None:
                 await self._reply(closing_id, closed=wire.WorldModelClosed())
+        except Unavailable:
+            await running  # what was asked for before the server closed has an answer
+            raise
         finally:
             running.cancel()
             self._runner.dispatcher.close_session(self._session_id)
@@ -124,7 +129,7 @@ class WorldModelSession:
         sending.
         """
         try:
-            while (message := await self._context.read()) is not grpc.aio.EOF:
+            while (message := await self._next()) is not grpc.aio.EOF:
                 self._check_order(message)
                 kind = message.WhichOneof("command")
                 if kind == "close":
@@ -142,6 +147,10 @@ class WorldModelSession:
             return None
         finally:
             self._queue.put_nowait(None)
+
+    async def _next(self) -> wire.SessionRequest:
+        async with self._availability.until_closed():
+            return await self._context.read()
 
     def _check_order(self, message: wire.SessionRequest) -> None:
         if message.message_id <= self._last_message_id:

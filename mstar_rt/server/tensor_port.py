@@ -9,33 +9,39 @@ import numpy as np
 from mstar_rt.message import Release, TensorRef
 from mstar_rt.transport.tensor_plane import TensorPlane
 
+Readers = Mapping[str, Sequence[str]]
+"""Addresses of the workers that may read each input."""
+
 
 class TensorPort:
     def __init__(self, plane: TensorPlane) -> None:
         self._plane = plane
 
-    def put_all(self, tensors: Mapping[str, np.ndarray], consumers: Sequence[str]) -> dict[str, TensorRef]:
-        """References to copies of `tensors`, each held by every one of `consumers`; all or none.
+    def put_all(self, tensors: Mapping[str, np.ndarray], readers: Readers) -> dict[str, TensorRef]:
+        """References to copies of `tensors`, each held by every one of its readers; all or none. What nobody
+        reads is left out.
 
         Raises:  SharedMemoryExhausted: no room, nothing is held.
         """
         refs: dict[str, TensorRef] = {}
         try:
             for name, array in tensors.items():
-                data = np.ascontiguousarray(array)
-                refs[name] = self._plane.put(data.dtype.name, data.shape, data, consumers)
+                if consumers := readers.get(name, ()):
+                    data = np.ascontiguousarray(array)
+                    refs[name] = self._plane.put(data.dtype.name, data.shape, data, consumers)
         except BaseException:
-            self.withdraw(refs, consumers)
+            self.withdraw(refs, readers)
             raise
         return refs
 
-    def withdraw(self, refs: Mapping[str, TensorRef], consumers: Sequence[str]) -> None:
-        """Let go on behalf of consumers who may never have been told of these tensors, and will not read them
+    def withdraw(self, refs: Mapping[str, TensorRef], readers: Readers) -> None:
+        """Let go on behalf of readers who may never have been told of these tensors, and will not read them
         any more.
         """
-        block_ids = [ref.segment.block_id for ref in refs.values() if ref.segment is not None]
-        for consumer in consumers if block_ids else ():
-            self._plane.on_release(Release(consumer, block_ids))
+        for name, ref in refs.items():
+            if ref.segment is not None:
+                for consumer in readers[name]:
+                    self._plane.on_release(Release(consumer, [ref.segment.block_id]))
 
     def take(self, ref: TensorRef) -> bytes:
         """The tensor's bytes, copied, so that its memory is free whatever the client does."""

@@ -25,7 +25,7 @@ from mstar_rt.message import (
     Submit,
 )  # fmt: skip
 from mstar_rt.server.dispatch import Dispatcher
-from mstar_rt.server.request_stream import RequestStream
+from mstar_rt.server.request_stream import EMISSION_BYTES, RequestStream
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 
 LARGE = np.zeros(100_000, np.uint8)
@@ -38,7 +38,10 @@ class OtherSide:
         hub, planes = InProcessHub(), InProcessPlanes()
         server, self.conductor, self.worker = (hub.endpoint(a) for a in ("server", "conductor", "worker/0"))
         self.server_plane, self.worker_plane = planes.plane(server, arena_bytes), planes.plane(self.worker)
-        self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)}, **options)
+        readers = {"frames": ("worker/0",), "a": ("worker/0",), "b": ("worker/0",)}
+        self.dispatcher = Dispatcher(
+            server, self.server_plane, {"toy": ("worker/0",), "other": ("worker/1",)}, lambda *_: readers, **options
+        )
         self.running = asyncio.create_task(self.dispatcher.run())
 
     async def tell(self, message: Message) -> None:
@@ -165,15 +168,144 @@ async def test_a_lost_worker_fails_what_waits_for_its_emissions(other: OtherSide
     running.cancel()
 
 
-async def test_a_lost_conductor_fails_everything(other: OtherSide) -> None:
+async def test_a_lost_worker_of_another_model_changes_nothing(other: OtherSide) -> None:
+    waiting = other.submit("r1")
+    await other.tell(finished("r1", num_emitted=1))
+    await other.tell(PeerGone("worker/1"))
+    assert not waiting.ended
+    await other.emit("r1")
+    assert len(await waiting.collect()) == 1
+
+
+async def test_a_conductor_that_fails_takes_everything_with_it(other: OtherSide) -> None:
     stream = other.submit()
     opening = asyncio.create_task(other.dispatcher.open_session("toy"))
     await settle()
-    await other.tell(PeerGone("conductor"))
-    with pytest.raises(Unavailable, match="the conductor was lost"):
+    other.dispatcher.fail_all(Internal("the conductor failed"))
+    with pytest.raises(Internal, match="the conductor failed"):
         await stream.collect()
-    with pytest.raises(Unavailable, match="the conductor was lost"):
+    with pytest.raises(Internal, match="the conductor failed"):
         await opening
+    with pytest.raises(Unavailable, match="takes nothing new"):
+        other.submit("r2")
+    assert other.held() == (0, 0)
+
+
+async def test_each_input_goes_to_its_readers_and_what_nobody_reads_stays() -> None:
+    hub, planes = InProcessHub(), InProcessPlanes()
+    conductor = hub.endpoint("conductor")
+    workers = [planes.plane(hub.endpoint(f"worker/{rank}")) for rank in range(2)]
+    server = hub.endpoint("server")
+    plane = planes.plane(server)
+    readers = {"both": ("worker/0", "worker/1"), "one": ("worker/1",), "nobody": ()}
+    dispatcher = Dispatcher(server, plane, {"toy": ("worker/0", "worker/1")}, lambda model, task: readers)
+    await dispatcher.availability.update(ServingState("toy", True))
+    inputs = dict.fromkeys((*readers, "unknown"), LARGE)
+    stream = dispatcher.submit("toy", "t", inputs, {}, request_id="r", criticality="planning")
+    (envelope,) = conductor.receive(0)
+    assert isinstance(envelope.message, Submit)
+    assert set(envelope.message.inputs) == {"both", "one"}
+    assert plane.num_held_segments == 2
+    running = asyncio.create_task(dispatcher.run())
+    for worker, names in zip(workers, (("both",), ("both", "one")), strict=True):
+        for name in names:
+            worker.release(envelope.message.inputs[name])
+        worker.flush()
+        await settle()
+        assert plane.num_held_segments == (2 if worker is workers[0] else 0)
+    stream.cancel()
+    running.cancel()
+
+
+async def test_inputs_that_no_walk_of_a_session_took_are_freed_at_the_end(other: OtherSide) -> None:
+    stream = other.submit(session_id="s1")
+    await other.tell(finished())
+    await stream.collect()
+    assert other.held() == (0, 0)
+
+
+async def test_a_message_that_cannot_be_handled_fails_its_request(
+    other: OtherSide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = other.submit()
+
+    def broken(_: Any) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(other.dispatcher._tensors, "take", broken)
+    await other.emit("r1")
+    with pytest.raises(Internal, match="could not handle an answer"):
+        await stream.collect()
+    assert "ZeroDivisionError" in caplog.text
+    assert [type(message) for message in other.told()] == [Submit, CancelRequest]
+
+
+async def slow_reader(patience_s: float) -> OtherSide:
+    """Two emissions may wait, and eight at once."""
+    other = OtherSide(max_unread_bytes=2 * (LARGE.nbytes + EMISSION_BYTES))
+    other.dispatcher._unread._patience_s = patience_s
+    await other.tell(ServingState("toy", True))
+    return other
+
+
+async def test_an_answer_that_nobody_reads_is_bounded() -> None:
+    other = await slow_reader(patience_s=3600)
+    slow, next_one = other.submit("r1"), other.submit("r2")
+    for _ in range(8):
+        await other.emit("r1")
+    assert not slow.ended
+    await other.emit("r1")
+    await other.emit("r2")
+    assert [type(message) for message in other.told()] == [Submit, Submit, CancelRequest]
+    with pytest.raises(ResourceExhausted, match=r"0.863 MB of this answer wait for it, server.max_unread_mb is 0.192:"):
+        await slow.collect()
+    assert slow.num_unread_bytes == 0
+    await other.tell(finished("r2", 1))
+    assert len(await next_one.collect()) == 1
+    await other.tell(RequestFailed("r1", "CANCELLED", "taken back"))
+    assert other.held() == (0, 0)
+    other.running.cancel()
+
+
+async def test_who_reads_nothing_for_a_while_has_less_patience_to_expect() -> None:
+    other = await slow_reader(patience_s=0.01)
+    stalled, within = other.submit("r1"), other.submit("r2")
+    for _ in range(2):
+        await other.emit("r1")
+        await other.emit("r2")
+    await other.emit("r1")
+    async with asyncio.timeout(5):
+        while not stalled.ended:
+            await asyncio.sleep(0)
+    assert not within.ended
+    with pytest.raises(ResourceExhausted, match="does not read fast enough"):
+        await stalled.collect()
+    within.cancel()
+    other.running.cancel()
+
+
+async def test_an_answer_that_is_complete_waits_for_its_reader() -> None:
+    other = await slow_reader(patience_s=0.0)
+    stream = other.submit()
+    for _ in range(3):
+        other.worker.send(
+            "server", Emitted("r1", "walk", 0, "x", (), other.worker_plane.put("uint8", LARGE.shape, LARGE, ["server"]))
+        )
+    other.conductor.send("server", finished("r1", 3))
+    await settle()
+    await settle()
+    assert len(await stream.collect()) == 3
+    other.running.cancel()
+
+
+async def test_one_emission_may_have_any_size() -> None:
+    other = OtherSide(max_unread_bytes=1)
+    await other.tell(ServingState("toy", True))
+    stream = other.submit()
+    await other.emit("r1")
+    assert len([await anext(aiter(stream))]) == 1
+    stream.cancel()
+    other.running.cancel()
 
 
 async def test_the_end_of_the_receive_loop_fails_everything(other: OtherSide) -> None:
@@ -263,5 +395,5 @@ async def test_the_wait_for_an_answer_ends_with_the_request() -> None:
 async def test_processes_that_do_not_answer_are_named(other: OtherSide) -> None:
     other.dispatcher.stats._timeout_s = 0.01
     values, silent = await other.dispatcher.collect_stats()
-    assert silent == ["conductor", "worker/0"]
+    assert silent == ["conductor", "worker/0", "worker/1"]
     assert values["server"]["requests_running"] == 0

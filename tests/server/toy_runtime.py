@@ -28,8 +28,9 @@ from mstar_rt.message import (
     Submit,
 )  # fmt: skip
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
-from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.dispatch import MAX_UNREAD_BYTES, Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
+from mstar_rt.server.tensor_port import Readers
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 
 SIZE = 80  # pixels: one frame takes 19200 bytes, more than travels inside a message
@@ -93,6 +94,12 @@ def toy_model(name: str = "toy") -> ServedModel:
     )  # fmt: skip
 
 
+def everything_to(worker: str, *models: ServedModel) -> Callable[[str, str], Readers]:
+    """One worker reads every input of every task."""
+    by_name = {model.name: model for model in models}
+    return lambda model, task: {spec.name: (worker,) for spec in by_name[model].task(task).inputs}
+
+
 class Job:
     """One submitted request as a script sees it: emit, then finish or fail."""
 
@@ -126,8 +133,9 @@ Script = Callable[[Job], Awaitable[None]]
 class ToyRuntime:
     """Everything behind the edge, on one event loop in a thread of its own; the test's thread is the client's."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
         self.model = toy_model()
+        self._max_unread_bytes = max_unread_bytes
         self.scripts: dict[str, Script] = {
             "encode": encode, "rollout": rollout, "plan": plan, "set_goal": set_goal,
         }  # fmt: skip
@@ -203,7 +211,13 @@ class ToyRuntime:
         hub, planes = InProcessHub(), InProcessPlanes()
         server, self.conductor, self.worker = (hub.endpoint(a) for a in ("server", "conductor", "worker/0"))
         self.server_plane, self.worker_plane = planes.plane(server), planes.plane(self.worker)
-        self.dispatcher = Dispatcher(server, self.server_plane, {self.model.name: ("worker/0",)})
+        self.dispatcher = Dispatcher(
+            server,
+            self.server_plane,
+            {self.model.name: ("worker/0",)},
+            everything_to("worker/0", self.model),
+            max_unread_bytes=self._max_unread_bytes,
+        )
         self._tasks = [
             asyncio.create_task(work) for work in (self.dispatcher.run(), self._run_conductor(), self._run_worker())
         ]
@@ -300,9 +314,11 @@ async def never(job: Job) -> None:
 
 
 @contextmanager
-def toy_runtime(config: EdgeConfig | None = None, serving: bool = True) -> Iterator[ToyRuntime]:
+def toy_runtime(
+    config: EdgeConfig | None = None, serving: bool = True, max_unread_bytes: int = MAX_UNREAD_BYTES
+) -> Iterator[ToyRuntime]:
     """A running edge; at the end nothing may be held any more: no memory, no request, no session."""
-    runtime = ToyRuntime()
+    runtime = ToyRuntime(max_unread_bytes)
     runtime.start(config or EdgeConfig(port=0, max_message_bytes=1 << 20), serving)
     try:
         yield runtime

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mstar_rt.clock import ManualClock
-from mstar_rt.config import WorkerConfig
 from mstar_rt.errors import FailedPrecondition, InvalidArgument
-from mstar_rt.worker.loaded import load_model
-from mstar_rt.worker.warmup import warm_up
+from mstar_rt.server.warmup import zeros
 from world_models.planning.nodes import settings_from
 from world_models.vjepa2.checkpoint import random_networks, save_networks
 from world_models.vjepa2.config import preset
@@ -51,12 +50,17 @@ def test_a_pin_beyond_what_a_candidate_may_move_is_refused(dimension: int, value
 
 
 @pytest.mark.parametrize("network", ["encoder", "predictor"])
-def test_weights_that_are_not_numbers_do_not_get_through_warm_up(network: str, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers_do_not_get_through_warm_up(
+    network: str, tmp_path: Path, make_driver: Callable[..., Any]
+) -> None:
+    """With the inputs that the server warms up with, every symbol of a shape being 1."""
     networks = random_networks(preset("tabletop"), seed=0)
     poisoned = getattr(networks, network)
     next(p for name, p in poisoned.named_parameters() if name.endswith("norm.weight")).data.fill_(float("nan"))
     file = tmp_path / "tabletop.safetensors"
     save_networks(networks.encoder, networks.predictor, file, dtype=torch.float32)
-    loaded = load_model(declare("m", str(file), {"preset": "tabletop"}), WorkerConfig(rank=0, kv_memory_mb=64))
+    driver = make_driver({"preset": "tabletop"}, file)
+    (task,) = (task for task in driver.loaded.model.tasks if task.name == "rollout")
+    inputs = {name: torch.from_numpy(array) for name, array in zeros(task).items()}
     with pytest.raises(FailedPrecondition, match=f"the {network} gives NaN or infinity"):
-        warm_up({"m": loaded}, ManualClock(), "cpu")
+        driver.run_one("rollout", inputs)

@@ -1,0 +1,171 @@
+"""Run every task of a model once, on every replica, before anyone is told that it serves.
+
+First calls are many times slower than later ones (lazy initialisation, compilation, page faults); a robot must not meet
+them. It also proves at start, not at the first request, that every walk runs to its end, across all its ranks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mstar_rt.errors import FailedPrecondition, Internal, MstarError, Unavailable
+from mstar_rt.message import WarmUp
+from mstar_rt.model import ParamSpec, ParamValue, ServedModel, TaskSpec
+from mstar_rt.server.dispatch import Dispatcher, new_id
+
+_log = logging.getLogger(__name__)
+
+
+class WarmUps:
+    """Answers the conductor's WarmUp with Warmed. `cannot_start` hears of a task that does not run in the first
+    warm-up of its model; what fails later leaves the model NOT_SERVING with the reason.
+
+    A warm-up that another loss of a worker overtakes is abandoned: the conductor asks again once all ranks are back.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        dispatcher: Dispatcher,
+        cannot_start: Callable[[MstarError], None],
+    ) -> None:
+        self._models = models
+        self._dispatcher = dispatcher
+        self._cannot_start = cannot_start
+        self._warmed: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        dispatcher.on_warm_up = self.begin
+
+    def begin(self, asked: WarmUp) -> None:
+        if (overtaken := self._running.get(asked.model)) is not None:
+            overtaken.cancel()
+        self._running[asked.model] = asyncio.create_task(self._warm(asked))
+
+    async def stop(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _warm(self, asked: WarmUp) -> None:
+        try:
+            await self._on_all_replicas(self._models[asked.model], asked.num_replicas)
+        except Unavailable as error:
+            _log.info("warm-up %d of model %s was overtaken: %s", asked.generation, asked.model, error)
+        except MstarError as error:
+            self._failed(asked, error)
+        except Exception as error:
+            _log.error("the warm-up of model %s failed", asked.model, exc_info=error)
+            self._failed(asked, Internal(f"the warm-up of model {asked.model!r} failed; the server's log has why"))
+        else:
+            self._warmed.add(asked.model)
+            self._dispatcher.warmed(asked.model, asked.generation)
+
+    def _failed(self, asked: WarmUp, error: MstarError) -> None:
+        self._dispatcher.warmed(asked.model, asked.generation, str(error))
+        if asked.model in self._warmed:
+            _log.error("model %s does not serve: %s", asked.model, error)
+        else:
+            self._cannot_start(error)
+
+    async def _on_all_replicas(self, model: ServedModel, num_replicas: int) -> None:
+        """At once: they are on different ranks."""
+        tasks = [asyncio.ensure_future(warm_up(model, self._dispatcher, replica)) for replica in range(num_replicas)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def warm_up(model: ServedModel, dispatcher: Dispatcher, replica: int) -> None:
+    """All tasks on one replica, in one session, with zeros (every symbol of a shape being 1) and default options.
+
+    Raises:
+        MstarError: a task does not run.
+    """
+    session_id = await dispatcher.open_session(model.name, warmup=True)
+    try:
+        waiting: list[TaskSpec] = list(model.tasks)
+        while waiting:
+            waiting = await _run_what_can(model, waiting, dispatcher, session_id, replica)
+    finally:
+        dispatcher.close_session(session_id)
+
+
+async def _run_what_can(
+    model: ServedModel, tasks: list[TaskSpec], dispatcher: Dispatcher, session_id: str, replica: int
+) -> list[TaskSpec]:
+    """The tasks that need what another one persists first. Raises if that is what all of them need."""
+    later = []
+    for task in tasks:
+        try:
+            await _run(model, task, dispatcher, session_id, replica)
+        except FailedPrecondition as error:
+            later.append(task)
+            if len(later) == len(tasks):
+                raise _named(model, task, error) from error
+        except Unavailable:
+            raise
+        except MstarError as error:
+            raise _named(model, task, error) from error
+    return later
+
+
+async def _run(model: ServedModel, task: TaskSpec, dispatcher: Dispatcher, session_id: str, replica: int) -> None:
+    tensors = zeros(task)
+    params = model.check_request(task.name, tensors, needed_params(task))
+    stream = dispatcher.submit(
+        model.name,
+        task.name,
+        tensors,
+        params,
+        request_id=new_id("w"),
+        criticality="generation",  # it waits for what other models on the rank have to do
+        session_id=session_id,
+        warmup_replica=replica,
+    )
+    async with stream:
+        async for _ in stream:
+            pass
+
+
+def _named(model: ServedModel, task: TaskSpec, error: MstarError) -> MstarError:
+    return type(error)(f"warm-up of model {model.name!r}, task {task.name!r}: {error}")
+
+
+def zeros(task: TaskSpec) -> dict[str, np.ndarray]:
+    """What is needed, and the first tensor of each group of which one is."""
+    wanted = {group[0] for group in task.one_of}
+    return {
+        spec.name: np.zeros([1 if isinstance(size, str) else size for size in spec.shape], dtype=spec.dtypes[0])
+        for spec in task.inputs
+        if not spec.optional or spec.name in wanted
+    }
+
+
+def needed_params(task: TaskSpec) -> dict[str, ParamValue]:
+    """Values for the options that have no default: the smallest that is allowed. Shapes give derived ones."""
+    derived = {name for name, _ in task.derived}
+    return {
+        spec.name: _smallest(spec)
+        for spec in task.params
+        if spec.default is None and not spec.optional and spec.name not in derived
+    }
+
+
+def _smallest(spec: ParamSpec) -> ParamValue:
+    least: Any = spec.minimum if spec.minimum is not None else min(spec.maximum if spec.maximum is not None else 1, 1)
+    values: dict[str, ParamValue] = {
+        "bool": False,
+        "int": int(least),
+        "float": float(least),
+        "str": spec.choices[0] if spec.choices else "",
+        "floats": (float(least),) * (spec.length or 1),
+    }
+    return values[spec.kind]

@@ -1,0 +1,181 @@
+"""Keeps the worker process of one rank running: started, watched, killed when it hangs, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from mstar_rt.clock import Clock
+from mstar_rt.config import DeploymentConfig, WorkerConfig, config_to_plain, worker_environment
+from mstar_rt.errors import FailedPrecondition, MstarError
+from mstar_rt.lifetime import START_FAILED
+
+logger = logging.getLogger(__name__)
+
+FIRST_RESTART_DELAY_S = 0.5
+LONGEST_RESTART_DELAY_S = 30.0
+GOOD_LIFE_S = 60.0
+"""A worker that lived for so long did not die of what killed its predecessors: its successor starts soon."""
+
+
+class Process(Protocol):
+    """One life of a worker."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    async def ended(self) -> int:
+        """Its exit status, once it has one."""
+        ...
+
+    def said(self) -> str:
+        """What it wrote on standard output: its sentence, if it could not start. Asked once, at its end."""
+        ...
+
+
+class Ranks(Protocol):
+    """What a supervisor asks and tells the conductor."""
+
+    def is_ready(self, rank: int) -> bool: ...
+
+    def worker_lost(self, rank: int, reason: str, pid: int | None = None) -> None: ...
+
+
+class Supervisor:
+    """One rank. `cannot_start` hears of a worker that says so in its first life; later ones are tried again."""
+
+    def __init__(
+        self,
+        rank: int,
+        start: Callable[[], Awaitable[Process]],
+        ranks: Ranks,
+        clock: Clock,
+        load_timeout_s: float,
+        cannot_start: Callable[[MstarError], None],
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self.rank = rank
+        self.process: Process | None = None
+        self.stopping = False
+        self._start = start
+        self._ranks = ranks
+        self._clock = clock
+        self._load_timeout_s = load_timeout_s
+        self._cannot_start = cannot_start
+        self._sleep = sleep
+        self._started_ns = 0
+        self._is_lost = False
+        self._was_ready = False
+
+    async def run(self) -> None:
+        """Start the worker, and again with a growing delay whenever it ends. Cancelled: kill it."""
+        delay_s = FIRST_RESTART_DELAY_S
+        while True:
+            self._started_ns = self._clock.now_ns()
+            reason, is_final = await self._live()
+            if self.stopping or is_final:
+                return
+            if self._clock.now_ns() - self._started_ns >= GOOD_LIFE_S * 1e9:
+                delay_s = FIRST_RESTART_DELAY_S
+            logger.error("%s; starting it again in %.1f s", reason, delay_s)
+            await self._sleep(delay_s)
+            delay_s = min(2 * delay_s, LONGEST_RESTART_DELAY_S)
+
+    def kill(self, why: str) -> None:
+        """It does not answer. Its requests fail at once, even if the kernel takes a while to end it."""
+        if self.process is not None and not self._is_lost:
+            self.process.kill()
+            self._lost(f"the worker of rank {self.rank} was killed: {why}")
+
+    def check_loading(self) -> None:
+        """A worker that loads sends no heartbeats: it has `load_timeout_s`."""
+        loading_s = (self._clock.now_ns() - self._started_ns) / 1e9
+        if loading_s > self._load_timeout_s and not self._ranks.is_ready(self.rank):
+            self.kill(f"it was not ready within warmup_timeout_s = {self._load_timeout_s:g}")
+
+    async def _live(self) -> tuple[str, bool]:
+        """One life: why it ended, and whether there is to be no other."""
+        self._is_lost = False
+        try:
+            process = self.process = await self._start()
+        except OSError as error:
+            reason = f"the worker of rank {self.rank} cannot be started: {error.strerror or error}"
+            self._lost(reason)
+            return reason, False
+        try:
+            status = await process.ended()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.ended()
+            raise
+        self._was_ready = self._was_ready or self._ranks.is_ready(self.rank)
+        said = process.said()
+        reason = f"the worker of rank {self.rank} ended with status {status}"
+        if status == START_FAILED and said:
+            reason = said
+        if not self.stopping and not self._is_lost:
+            self._lost(reason)
+        self.process = None
+        if status == START_FAILED and not self._was_ready:
+            self._cannot_start(FailedPrecondition(reason))
+            return reason, True
+        return reason, False
+
+    def _lost(self, reason: str) -> None:
+        self._is_lost = True
+        self._was_ready = self._was_ready or self._ranks.is_ready(self.rank)
+        self._ranks.worker_lost(self.rank, reason, self.process.pid if self.process is not None else None)
+
+
+class WorkerProcess:
+    """See `Process`. Standard output goes to a file: waiting must not wait for whoever inherited a pipe."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: BinaryIO) -> None:
+        self._process = process
+        self._output = output
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def ended(self) -> int:
+        return await self._process.wait()
+
+    def said(self) -> str:
+        with self._output as output:
+            output.seek(0)
+            return output.read().decode(errors="replace").strip()
+
+
+async def start_worker(
+    config: DeploymentConfig, worker: WorkerConfig, directory: Path, models: tuple[str, ...]
+) -> WorkerProcess:
+    """Raises:  OSError: the system has no room for another process."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the worker has ended
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "mstar_rt.worker",
+        "--rank", str(worker.rank), "--deployment", str(directory),
+        "--models", ",".join(models), "--parent", str(os.getpid()),
+        stdin=subprocess.PIPE, stdout=output,
+        env=worker_environment(worker.threads),
+        process_group=0,  # Ctrl-C is for this process, which then asks the workers to stop
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(config_to_plain(config)).encode())
+    process.stdin.close()
+    return WorkerProcess(process, output)

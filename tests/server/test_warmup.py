@@ -1,0 +1,230 @@
+"""Warm-up: every task, every replica, in the right order, before anyone is told that the model serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from mstar_rt.errors import FailedPrecondition, Internal, InvalidArgument, MstarError, Unavailable
+from mstar_rt.graph import GraphNode, Sequential, Walk, WalkGraph
+from mstar_rt.message import (
+    CancelRequest,
+    CloseSession,
+    Finished,
+    Message,
+    OpenSession,
+    RequestFailed,
+    ServingState,
+    SessionOpened,
+    Submit,
+    Warmed,
+    WarmUp,
+)  # fmt: skip
+from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
+from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.warmup import WarmUps, needed_params, zeros
+from mstar_rt.transport import InProcessHub, InProcessPlanes
+
+X = TensorSpec("x", ("N", 2), ("float32",), "numbers")
+MAYBE = TensorSpec("maybe", ("N",), ("int64",), "numbers", optional=True)
+NODE = GraphNode("node", ("x",), ("y",))
+MODEL = ServedModel(
+    "toy", "toy", "A model for tests.",
+    WalkGraph(nodes=(NODE,), walks=(Walk("walk", Sequential(NODE), emit=("y",)),)),
+    tasks=(
+        TaskSpec("recall", "needs what keep persists", (), (), ("walk",), session_inputs=(("kept", "run keep first"),)),
+        TaskSpec("keep", "persists", (X, MAYBE), (), ("walk",)),
+    ),
+    nodes_factory="nowhere:nodes",
+)  # fmt: skip
+
+
+class Conductor:
+    """Answers by hand-written rules. `refuse` maps a task to what it fails with; `recall` needs `keep` before it."""
+
+    def __init__(self) -> None:
+        hub, planes = InProcessHub(), InProcessPlanes()
+        self.endpoint = hub.endpoint("conductor")
+        self.plane = planes.plane(hub.endpoint("worker/0"))
+        server = hub.endpoint("server")
+        self.server_plane = planes.plane(server)
+        readers = {"x": ("worker/0",)}
+        self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)}, lambda *_: readers)
+        self.cannot_start: list[MstarError] = []
+        self.warm_ups = WarmUps({"toy": MODEL}, self.dispatcher, self.cannot_start.append)
+        self.refuse: dict[str, MstarError] = {}
+        self.silent: set[str] = set()
+        self.seen: list[Message] = []
+        self.news = asyncio.Event()
+        self.tasks = [asyncio.create_task(self.dispatcher.run()), asyncio.create_task(self._run())]
+
+    async def _run(self) -> None:
+        while True:
+            for envelope in await self.endpoint.receive_async():
+                self.seen.append(envelope.message)
+                self._answer(envelope.message)
+                self.news.set()
+
+    def _answer(self, message: Message) -> None:
+        if isinstance(message, OpenSession):
+            self.endpoint.send("server", SessionOpened(message.session_id))
+        elif isinstance(message, Submit) and message.task not in self.silent:
+            error = self.refuse.get(message.task)
+            if message.task == "recall" and not self._kept(message.session_id):
+                error = FailedPrecondition("run keep first")
+            if error is None:
+                self.endpoint.send("server", Finished(message.request_id, 0, {}, {}, {}, 1.0))
+            else:
+                self.endpoint.send("server", RequestFailed(message.request_id, error.code, str(error)))
+        elif isinstance(message, CancelRequest):
+            self.endpoint.send("server", RequestFailed(message.request_id, "CANCELLED", "taken back"))
+
+    def _kept(self, session_id: str | None) -> bool:
+        return any(m.task == "keep" and m.session_id == session_id for m in self.of(Submit))
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.seen if isinstance(message, kind)]
+
+    async def wait_for(self, kind: type, count: int = 1) -> list:
+        async with asyncio.timeout(5):
+            while len(self.of(kind)) < count:
+                self.news.clear()
+                await self.news.wait()
+        return self.of(kind)
+
+    def ask(self, generation: int = 1, num_replicas: int = 1) -> None:
+        self.endpoint.send("server", WarmUp("toy", generation, num_replicas))
+
+
+@pytest.fixture
+async def conductor() -> AsyncIterator[Conductor]:
+    running = Conductor()
+    yield running
+    await running.warm_ups.stop()
+    for task in running.tasks:
+        task.cancel()
+    assert running.dispatcher.num_running == 0
+    assert running.dispatcher.num_sessions == 0
+    assert running.server_plane.num_held_bytes == 0
+
+
+async def test_every_task_runs_on_every_replica_in_a_session_of_its_own(conductor: Conductor) -> None:
+    conductor.ask(generation=7, num_replicas=3)
+    (warmed,) = await conductor.wait_for(Warmed)
+    assert warmed == Warmed("toy", 7)
+    submits = conductor.of(Submit)
+    assert all(submit.warmup for submit in submits)
+    for replica in range(3):
+        mine = [submit for submit in submits if submit.replica == replica]
+        assert [submit.task for submit in mine] == ["recall", "keep", "recall"], "what needs `keep` follows it"
+        assert len({submit.session_id for submit in mine}) == 1
+        np.testing.assert_array_equal(conductor.plane.view(mine[1].inputs["x"]), np.zeros((1, 2), np.float32))
+        assert set(mine[1].inputs) == {"x"}
+    assert len({submit.session_id for submit in submits}) == 3
+    await conductor.wait_for(CloseSession, 3)
+    assert not conductor.cannot_start
+
+
+async def test_clients_are_refused_meanwhile(conductor: Conductor) -> None:
+    conductor.silent.add("keep")
+    conductor.ask()
+    await conductor.wait_for(Submit, 2)
+    with pytest.raises(Unavailable, match="'toy' is not serving: it is starting"):
+        conductor.dispatcher.submit("toy", "keep", {}, {}, request_id="r", criticality="planning")
+
+
+async def test_a_failure_of_the_first_warm_up_ends_the_start(conductor: Conductor) -> None:
+    conductor.refuse["keep"] = InvalidArgument("the weights do not fit")
+    conductor.ask()
+    (warmed,) = await conductor.wait_for(Warmed)
+    sentence = "warm-up of model 'toy', task 'keep': the weights do not fit"
+    assert warmed == Warmed("toy", 1, sentence)
+    (error,) = conductor.cannot_start
+    assert isinstance(error, InvalidArgument)
+    assert str(error) == sentence
+
+
+async def test_a_later_failure_is_told_to_the_conductor_only(
+    conductor: Conductor, caplog: pytest.LogCaptureFixture
+) -> None:
+    conductor.ask()
+    await conductor.wait_for(Warmed)
+    conductor.refuse["keep"] = Internal("the device is broken")
+    conductor.ask(generation=2)
+    _, warmed = await conductor.wait_for(Warmed, 2)
+    assert (warmed.generation, warmed.reason) == (2, "warm-up of model 'toy', task 'keep': the device is broken")
+    assert not conductor.cannot_start
+    assert "the device is broken" in caplog.text
+
+
+async def test_a_task_that_never_gets_what_it_needs_fails_the_warm_up(conductor: Conductor) -> None:
+    conductor.refuse["recall"] = FailedPrecondition("run something else first")
+    conductor.ask()
+    (warmed,) = await conductor.wait_for(Warmed)
+    assert warmed.reason == "warm-up of model 'toy', task 'recall': run something else first"
+
+
+async def test_a_lost_worker_abandons_the_warm_up_quietly(
+    conductor: Conductor, caplog: pytest.LogCaptureFixture
+) -> None:
+    conductor.refuse["keep"] = Unavailable("the worker of rank 0 ended with status -9")
+    conductor.ask()
+    await conductor.wait_for(CloseSession)
+    conductor.refuse.clear()
+    conductor.ask(generation=2)
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 2)]
+    assert not conductor.cannot_start
+    assert caplog.text == ""
+
+
+async def test_a_newer_question_overtakes_the_one_that_hangs(conductor: Conductor) -> None:
+    conductor.silent.add("keep")
+    conductor.ask(num_replicas=2)
+    await conductor.wait_for(Submit, 4)
+    conductor.silent.clear()
+    conductor.ask(generation=2)
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 2)]
+    assert len(await conductor.wait_for(CancelRequest, 2)) == 2
+    await conductor.wait_for(CloseSession, 3)
+
+
+async def test_a_server_that_drains_warms_nothing_up(conductor: Conductor) -> None:
+    await conductor.dispatcher.drain()
+    conductor.ask()
+    conductor.endpoint.send("server", ServingState("toy", False, "it is warming up"))
+    while conductor.dispatcher.serving["toy"].reason != "it is warming up":
+        await asyncio.sleep(0)
+    await conductor.warm_ups.stop()
+    assert not conductor.of(Submit)
+    assert not conductor.of(Warmed)
+
+
+def test_what_a_request_cannot_do_without_is_given() -> None:
+    frames = TensorSpec("frames", ("T", 4), ("uint8",), "frames", optional=True)
+    latents = TensorSpec("latents", ("T", 3), ("float32",), "latents", optional=True)
+    past = TensorSpec("past", ("T-1", 7), ("float32",), "past actions", optional=True)
+    params = (
+        ParamSpec("derived", "int", None, "of the shapes", minimum=1),
+        ParamSpec("steps", "int", None, "needed", minimum=3),
+        ParamSpec("count", "int", None, "needed"),
+        ParamSpec("scale", "float", None, "needed", maximum=0.5),
+        ParamSpec("kind", "str", None, "needed", choices=("a", "b")),
+        ParamSpec("pose", "floats", None, "needed", length=2),
+        ParamSpec("fast", "bool", None, "needed"),
+        ParamSpec("spare", "int", None, "not needed", optional=True),
+        ParamSpec("known", "int", 4, "has a default"),
+    )
+    task = TaskSpec(
+        "t", "", (frames, latents, past), (), ("walk",), params, derived=(("derived", "T"),),
+        one_of=(("frames", "latents"),),
+    )  # fmt: skip
+    assert {name: (array.shape, array.dtype.name) for name, array in zeros(task).items()} == {
+        "frames": ((1, 4), "uint8")
+    }
+    given = needed_params(task)
+    assert given == {"steps": 3, "count": 1, "scale": 0.5, "kind": "a", "pose": (1.0, 1.0), "fast": False}
+    model = ServedModel("m", "m", "", MODEL.graph, (task,), "nowhere:nodes")
+    assert model.check_request("t", zeros(task), given)["derived"] == 1
