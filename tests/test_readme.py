@@ -1,34 +1,145 @@
-"""What the README shows is run as printed."""
+"""What the pages show is run as printed."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
+from mstar_rt import graph
+from mstar_rt.cli import main
+from mstar_rt.client import connect
+from mstar_rt.config import DeploymentConfig, ModelConfig, PlacementRule, ServerConfig, WorkerConfig, parse_deployment
+from mstar_rt.errors import GraphError
 from sim_bridge.server_process import served
 
 ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served(ROOT / "configs" / "tabletop.yaml") as address:
+        yield address
 
 
 @pytest.mark.system
-def test_the_client_script_brings_the_robot_to_its_goal(capsys: pytest.CaptureFixture[str]) -> None:
-    script = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert script is not None
-    assert len(script.group(1).splitlines()) <= 15
-    assert "127.0.0.1:50051" in script.group(1)
-    with served(ROOT / "configs" / "tabletop.yaml") as address:
-        exec(script.group(1).replace("127.0.0.1:50051", address), {})
+def test_the_client_script_brings_the_robot_to_its_goal(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = blocks("README.md", "python")[0]
+    assert len(script.splitlines()) <= 15
+    assert "127.0.0.1:50051" in script
+    exec(script.replace("127.0.0.1:50051", address), {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 12
     distances_mm = [int(line.split(" mm")[0]) for line in lines]
     assert distances_mm[-1] < 30 < distances_mm[0]
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+@pytest.mark.system
+def test_any_task_runs_by_its_name(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (script,) = blocks("docs/serving.md", "python")
+    with connect(address) as client:
+        names: dict[str, Any] = {
+            "client": client,
+            "frames": np.zeros((1, 64, 64, 3), np.uint8),
+            "state": np.zeros(7, np.float32),
+        }
+        exec(script, names)
+    assert capsys.readouterr().out.startswith("latents () (1, 4, 128) encode\n")
+    assert {output.name for output in names["outputs"]} == {"plan_actions", "plan_cost"}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     file = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)\)", file.read_text()):
-        if "://" not in target:
-            assert (file.parent / target).exists(), f"{page} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", file.read_text()):
+        if "://" in target:
+            continue
+        linked = file.parent / target if target else file
+        assert linked.exists(), f"{page} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], f"{page} links to #{anchor}"
+
+
+def test_the_printed_check_is_what_check_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["check", "configs/tabletop_split.yaml"]) == 0
+    assert capsys.readouterr().out in blocks("docs/serving.md", "text")
+
+
+def test_the_printed_deployment_is_one() -> None:
+    deployment, rules = map(yaml.safe_load, blocks("docs/serving.md", "yaml"))
+    assert parse_deployment(deployment).models[0].family == "vjepa2_ac"
+    for rule in rules["placement"]:
+        assert set(rule) <= {field.name for field in dataclasses.fields(PlacementRule)}
+
+
+def test_every_key_and_its_default_are_listed() -> None:
+    rows = re.findall(r"^\| (`[a-z].*?) \| (.*?) \|", (ROOT / "docs" / "serving.md").read_text(), re.MULTILINE)
+    listed: dict[str, str] = {}
+    for keys, default in rows:
+        first, *more = re.findall(r"`([^`]+)`", keys)
+        prefix = first.rpartition(".")[0]
+        listed |= dict.fromkeys([first, *(prefix + other for other in more)], default.strip("`"))
+    nested = {"server": ServerConfig, "workers[]": WorkerConfig, "models[]": ModelConfig, "placement[]": PlacementRule}
+    for prefix, kind in nested.items():
+        for field in dataclasses.fields(kind):
+            default = listed[f"{prefix}.{field.name}"]
+            if isinstance(field.default, bool | int | float):
+                assert (
+                    default == f"{field.default:g}"
+                    if not isinstance(field.default, bool)
+                    else str(field.default).lower()
+                )
+            elif isinstance(field.default, str) and field.default:
+                assert default == field.default
+    assert listed["warmup_timeout_s"] == f"{DeploymentConfig('d', ()).warmup_timeout_s:g}"
+
+
+def test_the_printed_graph_is_drawn_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    script = blocks("docs/graph.md", "python")[0]
+    exec(script, {})
+    assert capsys.readouterr().out.rstrip() == blocks("docs/graph.md", "text")[0].rstrip()
+
+
+def test_the_printed_chunks_are_those_of_the_policies() -> None:
+    rows = re.findall(
+        r"^\| `(.*Policy\(.*\d.*\))` \| (.*/.*) \|$", (ROOT / "docs" / "graph.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 4
+    for policy, chunks in rows:
+        buffer = graph.StreamBuffer(eval(policy, vars(graph)))
+        for item in range(10):
+            buffer.push(item)
+        buffer.finish()
+        assert chunks == " / ".join(map(as_printed, iter(buffer.take, None))), policy
+
+
+def as_printed(chunk: graph.StreamChunk) -> str:
+    split = chunk.num_context, chunk.num_context + chunk.num_new
+    context, new, lookahead = (" ".join(map(str, part)) for part in np.split(np.array(chunk.items), split))
+    return f"{f'({context}) ' if context else ''}**{new}**{f' {lookahead}' if lookahead else ''}"
+
+
+def test_the_printed_refusal_of_a_walk_that_waits_for_ever() -> None:
+    decode = graph.GraphNode("decode", ("token",), ("token", "frame"))
+    mix = graph.GraphNode("mix", ("frames", "token"), ("audio",))
+    talking = graph.DynamicLoop("talking", decode, 64, carry={"token": "token"}, leave="decode")
+    edge = graph.StreamingGraphEdge("decode.frame", "mix.frames", graph.FixedChunkPolicy(4))
+    walk = graph.Walk("w", graph.Sequential(talking, graph.StreamLoop("sounding", mix)), ("audio",), edges=(edge,))
+    with pytest.raises(GraphError) as refusal:
+        graph.WalkGraph((decode, mix), (walk,))
+    assert f"{refusal.value}\n" in blocks("docs/graph.md", "text")

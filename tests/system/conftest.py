@@ -14,11 +14,17 @@ from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from composite_serving import composite, composite_deployment, start_composite
 from serving import GOLDEN, Serving, deployment, write_deployment, write_dimensions
 
 from mstar_rt.client import Client
 
 Arrays = dict[str, np.ndarray]
+APART = [
+    {"ranks": [0]},
+    {"nodes": ["prefill", "understand", "cond", "listen"], "ranks": [1]},
+    {"nodes": ["decode", "uncond", "shrink"], "ranks": [2]},
+]
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +50,34 @@ def serving(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Itera
 @pytest.fixture
 def client(serving: Serving) -> Iterator[Client]:
     with serving.connect() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def composite_serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The composite model for tests that break things: `one` on rank 0, `apart` on ranks 0 to 2, `small` on 1 and 2,
+    where a sequence of 128 tokens takes all the pages that there are."""
+    models = [
+        composite("one", [{"ranks": [0]}]),
+        composite("apart", APART),
+        composite("small", [{"ranks": [1]}, {"nodes": ["decode", "uncond"], "ranks": [2]}], cache_layers=64),
+    ]
+    data = composite_deployment(models, 3, worker={"max_step_s": 3.0, "silence_timeout_s": 3.0})
+    data["server"] = {"port": 0, "max_unread_mb": 1}
+    folder = tmp_path_factory.mktemp("composite")
+    with open(folder / "log", "w+") as log:
+        running = start_composite(folder, data, log=log)
+        try:
+            yield running.wait()
+        finally:
+            running.end()
+        log.seek(0)
+        assert running.process.returncode == 0, log.read()
+
+
+@pytest.fixture
+def composite_client(composite_serving: Serving) -> Iterator[Client]:
+    with composite_serving.connect() as connected:
         yield connected
 
 

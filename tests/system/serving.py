@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -65,20 +65,27 @@ def write_deployment(folder: Path, data: Mapping[str, Any], name: str = "deploym
     return path
 
 
-def start_process(config: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """In a process group of its own, as a shell would start it."""
+def start_process(
+    config: Path, environment: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """In a process group of its own, as a shell would start it. `log` takes its stderr and that of its workers."""
     return subprocess.Popen(
         [sys.executable, "-m", "mstar_rt.cli", "serve", str(config)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
 
 
 class Serving:
-    """A deployment that serves. Made by starting its process; `wait` returns once every model has warmed up."""
+    """A deployment that serves. Made by starting its process; `wait` returns once every model has warmed up.
 
-    def __init__(self, config: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.process = start_process(config, environment)
+    One that logs much needs a `log` file: a pipe that nobody reads would stop its workers once it is full.
+    """
+
+    def __init__(
+        self, config: Path, environment: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
+    ) -> None:
+        self.process = start_process(config, environment, log)
         self.address = ""
 
     def wait(self) -> Serving:
@@ -100,8 +107,8 @@ class Serving:
                 pids[int(command[command.index("--rank") + 1])] = pid
         return pids
 
-    def end(self, timeout_s: float = 20.0) -> str:
-        """Stop it if it still runs; returns what it said on stderr."""
+    def end(self, timeout_s: float = 20.0) -> str | None:
+        """Stop it if it still runs; returns what it said on stderr, unless that went to a file."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

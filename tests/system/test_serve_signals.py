@@ -26,7 +26,9 @@ STOP_TIMEOUT_S = 20
 @pytest.fixture(scope="module")
 def servings(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Iterator[dict[str, tuple[Serving, Path]]]:
     """One for each way to end, each with a temporary directory of its own; it is short enough for sockets."""
-    config = write_deployment(tmp_path_factory.mktemp("signals"), deployment(dimensions))
+    config = write_deployment(
+        tmp_path_factory.mktemp("signals"), deployment(dimensions, server={"port": 0, "drain_timeout_s": 0})
+    )
     with tempfile.TemporaryDirectory(prefix="mstar-") as base:
         started = {}
         for way in WAYS:

@@ -1,0 +1,104 @@
+"""docs/adding-a-model.md is run exactly as printed: from its folder by dotted path, and installed by entry point."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "adding-a-model.md"
+FILE = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the page, in a folder."""
+    folder = tmp_path_factory.mktemp("project")
+    for name, content in FILE.findall(PAGE.read_text()):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def addresses(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Both ways to name the family, each served from where the other cannot be found."""
+    installed = tmp_path_factory.mktemp("installed")
+    by_name = tmp_path_factory.mktemp("elsewhere") / "melody.yaml"
+    text = (project / "melody.yaml").read_text()
+    by_name.write_text(text.replace('family: "melody.model:declare"', "family: melody"))
+    assert by_name.read_text() != text
+    run(
+        project, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(installed), "."
+    )
+    servers = {
+        "dotted path": start(project, "melody.yaml", path="."),
+        "entry point": start(by_name.parent, "melody.yaml", path=str(installed)),
+    }
+    try:
+        yield {way: address_of(server) for way, server in servers.items()}
+    finally:
+        for server in servers.values():
+            server.terminate()
+            _, said = server.communicate(timeout=30)
+            assert server.returncode == 0, said
+
+
+def run(folder: Path, *arguments: str, path: str = ".") -> str:
+    ran = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=90, env=environment(path)
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def start(folder: Path, config: str, path: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mstar_rt.cli", "serve", config, "--port", "0"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(path),
+    )  # fmt: skip
+
+
+def environment(path: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def address_of(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    assert " on 127.0.0.1:" in line, server.communicate()[1]
+    return line.split()[-1]
+
+
+@pytest.mark.parametrize("way", ["dotted path", "entry point"])
+def test_the_client_hears_what_the_page_promises(project: Path, addresses: dict[str, str], way: str) -> None:
+    lines = run(project, "listen.py", addresses[way]).splitlines()
+    notes = [int(line.split(": ")[1]) for line in lines if line.startswith("note")]
+    chunks = [line for line in lines if line.startswith("chunk")]
+    assert chunks == ["chunk 0: 4000 samples", "chunk 1: 4000 samples", "chunk 2: 2000 samples"]
+    assert len(notes) == 10
+    assert all(abs(one - other) <= 2 for one, other in zip([3, *notes], notes, strict=False))
+
+
+def test_both_ways_give_the_same_melody(project: Path, addresses: dict[str, str]) -> None:
+    heard = {tuple(sorted(run(project, "listen.py", address).splitlines())) for address in addresses.values()}
+    assert len(heard) == 1
+
+
+def test_the_tools_of_the_page_see_the_model(project: Path) -> None:
+    checked = run(project, "-m", "mstar_rt.cli", "check", "melody.yaml")
+    assert "compose" in checked
+    assert "render" in checked
+    assert "rendering" in run(project, "-m", "mstar_rt.cli", "graph", "melody", "--config", "melody.yaml")
+
+
+def test_the_model_is_as_long_as_promised(project: Path) -> None:
+    lines = [(project / "melody" / name).read_text().splitlines() for name in ("model.py", "nodes.py")]
+    assert 60 <= sum(map(len, lines)) <= 100
