@@ -135,11 +135,12 @@ class AsyncWorldModelSession:
                 yield answers.rollout_step(answer.step)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Idempotent, and silent where the server has ended the session itself."""
         if self._closed:
             return
         try:
-            await self._ask(close=wire.CloseWorldModel())
+            with contextlib.suppress(Unavailable):
+                await self._ask(close=wire.CloseWorldModel())
         finally:
             self._abort()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -142,11 +143,14 @@ class WorldModelSession:
                 yield answers.rollout_step(answer.step)
 
     def close(self) -> None:
-        """End the session when all that was asked is answered; the server frees what it holds. Idempotent."""
+        """End the session when all that was asked is answered; the server frees what it holds. Idempotent, and silent
+        where the server has ended the session itself.
+        """
         if self._closed:
             return
         try:
-            self._ask(close=wire.CloseWorldModel())
+            with contextlib.suppress(Unavailable):
+                self._ask(close=wire.CloseWorldModel())
         finally:
             self._abort()
 

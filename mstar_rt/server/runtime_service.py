@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import mstar_rt
 from mstar_rt.clock import Clock
+from mstar_rt.message import ServingState
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.runtime_pb2_grpc import RuntimeServicer
@@ -40,7 +41,7 @@ class RuntimeService(RuntimeServicer):
 
     async def ListModels(self, request: wire.ListModelsRequest, context: Context) -> wire.ListModelsResponse:  # noqa: N802
         async with Answering(context):
-            summaries = [summarize(self._models[name], self._dispatcher.serving[name]) for name in sorted(self._models)]
+            summaries = [summarize(self._models[name], self._state(name)) for name in sorted(self._models)]
             return wire.ListModelsResponse(models=summaries)
 
     async def DescribeModel(  # noqa: N802
@@ -49,7 +50,13 @@ class RuntimeService(RuntimeServicer):
         async with Answering(context):
             model = self._runner.model(request.model)
             walk = request.walk if request.HasField("walk") else None
-            return describe(model, self._dispatcher.serving[model.name], walk)
+            return describe(model, self._state(model.name), walk)
+
+    def _state(self, model: str) -> ServingState:
+        """As health says it: nothing serves while the server drains."""
+        if self._dispatcher.draining:
+            return ServingState(model, False, "the server is draining")
+        return self._dispatcher.serving[model]
 
     async def Stats(self, request: wire.StatsRequest, context: Context) -> wire.StatsResponse:  # noqa: N802
         async with Answering(context):

@@ -34,6 +34,9 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
     end_with_parent(args.parent, signal.SIGKILL)
+    # Who stops a whole process group (a service manager, Ctrl-C) means the server: it drains, then stops its workers.
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, signal.SIG_IGN)
     logging.basicConfig(level=log_level(), format=f"%(asctime)s worker/{args.rank} %(levelname)s %(message)s")
     config = config_from_plain(json.load(sys.stdin))
     worker_config = next(worker for worker in config.workers if worker.rank == args.rank)

@@ -125,6 +125,11 @@ class RequestMemory:
             if cache in request.stores and request.stores[cache].num_page_holds
         ]
 
+    def num_session_page_holds(self, cache: str) -> int:
+        """Pages that open sessions keep in that cache."""
+        stores = [session.stores[cache] for session in self._sessions.values() if cache in session.stores]
+        return sum(store.num_page_holds for store in stores)
+
     def begin(self, request_id: str, scope: str, caches: Collection[str]) -> WalkMemory:
         """A walk of a request starts, or starts again.
 

@@ -117,11 +117,14 @@ class PagePressure:
             what = f"node {waiter.unit.work.firing.name!r} does"
         else:
             what = "what the request's earlier walks left does"
+        num_kept = waiter.walk.loaded.memory.num_session_page_holds(waiter.cache)
+        beside = f"beside the {num_kept} that open sessions keep" if num_kept else "even alone"
+        advice = "close sessions that are not needed, " if num_kept else ""
         self._table.fail(
             waiter.walk,
             ResourceExhausted(
-                f"{what} not fit into this worker's pages, even alone: {waiter.shortage}; "
-                "ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
+                f"{what} not fit into this worker's pages, {beside}: {waiter.shortage}; "
+                f"{advice}ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
             ),
         )
 

@@ -237,6 +237,8 @@ def test_draining(client: Client) -> None:
     assert client.drain() == 0
     with pytest.raises(Unavailable, match="this server is draining"):
         client.encode("toy", FRAME)
+    (model,) = client.models()
+    assert (model.serving, model.reason) == (False, "the server is draining")
 
 
 def test_many_threads_share_one_client(client: Client) -> None:

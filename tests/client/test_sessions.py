@@ -191,3 +191,29 @@ async def test_an_asyncio_session_ends_with_its_server(async_client: AsyncClient
     for _ in range(2):
         with pytest.raises(Unavailable):
             await session.observe(FRAME, STATE)
+
+
+def end_all_sessions(runtime: ToyRuntime) -> None:
+    async def close() -> None:
+        await runtime.dispatcher.drain()
+        runtime.dispatcher.close()
+
+    runtime.run(close())
+
+
+def test_leaving_a_session_that_the_server_has_ended_is_silent(client: Client, runtime: ToyRuntime) -> None:
+    with client.session("toy") as session:
+        session.set_goal(FRAME)
+        end_all_sessions(runtime)
+    with pytest.raises(FailedPrecondition, match="is closed"):
+        session.plan()
+
+
+async def leave_ended_session(runtime: ToyRuntime) -> None:
+    async with connect_async(runtime.address) as client, client.session("toy") as session:
+        await session.set_goal(FRAME)
+        await asyncio.to_thread(end_all_sessions, runtime)
+
+
+def test_leaving_an_asyncio_session_that_the_server_has_ended_is_silent(runtime: ToyRuntime) -> None:
+    asyncio.run(leave_ended_session(runtime))

@@ -130,6 +130,8 @@ def test_drained_it_finishes_what_runs_and_refuses_what_is_new(launched: dict[st
     rest: list[Any] = []
     reader = threading.Thread(target=lambda: rest.extend(running))
     serving.process.send_signal(signal.SIGTERM)
+    for pid in workers:  # as a service manager does that signals all processes of a service
+        os.kill(pid, signal.SIGTERM)
     reader.start()
     detail = first_refusal(serving.address)
     assert detail.code == "UNAVAILABLE"

@@ -174,6 +174,28 @@ def test_what_can_never_fit_is_refused_on_several_ranks() -> None:
     ranks.assert_clean()
 
 
+def test_who_meets_pages_that_sessions_keep_is_told_to_close_some() -> None:
+    ranks = ManyRanks("one rank")
+    allocator = ranks.loaded[0].pools["history"].allocator
+    taken = allocator.allocate(allocator.num_free - 3)
+    for session in ("s0", "s1", "s2", "s3"):
+        ranks.open_session(session)
+        ranks.submit(session, "listen", session=session, rows=4)
+        ranks.run([session])
+    assert ranks.refused() == ["s3"]
+    assert "beside the 3 that open sessions keep" in ranks.failed("s3").message
+    assert "close sessions that are not needed" in ranks.failed("s3").message
+    ranks.close_session("s0")
+    ranks.submit("after", "listen", session="s3", rows=4)
+    ranks.run(["after"])
+    ranks.finished("after")
+    for session in ("s1", "s2", "s3"):
+        ranks.close_session(session)
+    for page in taken:
+        allocator.release(page)
+    ranks.assert_clean()
+
+
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 @pytest.mark.parametrize(
     ("fault", "sentence"),
