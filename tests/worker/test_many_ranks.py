@@ -180,11 +180,11 @@ def test_who_meets_pages_that_sessions_keep_is_told_to_close_some() -> None:
     taken = allocator.allocate(allocator.num_free - 3)
     for session in ("s0", "s1", "s2", "s3"):
         ranks.open_session(session)
-        ranks.submit(session, "listen", session=session, rows=4)
-        ranks.run([session])
-    assert ranks.refused() == ["s3"]
-    assert "beside the 3 that open sessions keep" in ranks.failed("s3").message
-    assert "close sessions that are not needed" in ranks.failed("s3").message
+        ranks.submit(f"of {session}", "listen", session=session, rows=4)
+        ranks.run([f"of {session}"])
+    assert ranks.refused() == ["of s3"]
+    assert "beside the 3 that open sessions keep" in ranks.failed("of s3").message
+    assert "close sessions that are not needed" in ranks.failed("of s3").message
     ranks.close_session("s0")
     ranks.submit("after", "listen", session="s3", rows=4)
     ranks.run(["after"])
