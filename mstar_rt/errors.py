@@ -107,6 +107,19 @@ ERRORS_BY_CODE: dict[str, type[MstarError]] = {
 }  # fmt: skip
 
 
+MAX_SENTENCE = 1000
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says, as text that every wire carries: gRPC takes 8 kB of status at most, and a caller's own value
+    may be quoted in it, however long or strange it is."""
+    text = str(error).encode(errors="replace").decode()
+    if len(text) <= MAX_SENTENCE:
+        return text
+    half = MAX_SENTENCE // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ending for a message about an unknown name: the nearest right one, or all there are."""
     names = sorted(known)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mstar_rt.clock import ManualClock, deadline_ns_from_budget
-from mstar_rt.errors import ERRORS_BY_CODE, ConfigError, MstarError, nearest
+from mstar_rt.errors import ERRORS_BY_CODE, ConfigError, InvalidArgument, MstarError, nearest, sentence
 from mstar_rt.registry import load_declare, load_object
 from mstar_rt.trace import TraceRing, write_chrome_trace
 
@@ -58,3 +58,12 @@ def test_traces_open_in_chrome(tmp_path: Path) -> None:
     assert events[0] == {
         "name": "s1", "ph": "X", "pid": 1, "tid": "worker/0", "ts": 1.0, "dur": 0.5, "args": {"detail": "batch 2"},
     }  # fmt: skip
+
+
+def test_a_sentence_is_short_text_whatever_it_quotes() -> None:
+    assert sentence(InvalidArgument("no")) == "no"
+    long = sentence(InvalidArgument("begin " + "m" * 50_000 + " end"))
+    assert len(long) < 1100
+    assert long.startswith("begin ")
+    assert long.endswith(" end")
+    assert sentence(InvalidArgument("\udc80")).encode() == b"?"

@@ -195,12 +195,18 @@ class AsyncWorldModelSession:
 
     async def _write(self, message: wire.SessionRequest) -> None:
         """Raises:  MstarError: the stream has ended; the reader knows why."""
+        # In a task of its own, because a write that is cancelled takes the whole stream with it. A write on a channel
+        # that is closed before the call has connected never ends, so the end of the stream counts as well.
+        writing = asyncio.ensure_future(self._write_in_turn(message))
+        writing.add_done_callback(_look_at)
+        await asyncio.wait([writing, self._reading], return_when=asyncio.FIRST_COMPLETED)
         try:
-            # Shielded, because a write that is cancelled takes the whole stream with it.
-            await asyncio.shield(self._write_in_turn(message))
-        except (grpc.RpcError, asyncio.InvalidStateError):
+            if writing.done():
+                return writing.result()
+        except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             await asyncio.wait([self._reading])
-            raise self._ended or self._unavailable() from None
+        writing.cancel()
+        raise self._ended or self._unavailable()
 
     async def _write_in_turn(self, message: wire.SessionRequest) -> None:
         """A stream takes one write at a time."""
@@ -229,3 +235,9 @@ class AsyncWorldModelSession:
         self._closed = True
         self._call.cancel()
         self._reading.cancel()
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """A write that fails when nobody waits for it any more is no news: the reader knows how the stream ended."""
+    if not task.cancelled():
+        task.exception()

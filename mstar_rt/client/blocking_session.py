@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_detail, translated
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.errors import FailedPrecondition, Unavailable
+from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
 
 LAST_ANSWERS = frozenset({"opened", "goal_set", "observed", "plan", "done", "cancel_done", "closed", "error"})
@@ -37,6 +38,7 @@ class WorldModelSession:
         self._connection = connection
         self._closed = False
         self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
+        self._reading = threading.Lock()
         self._last_id = 0
         self._early: dict[int, list[wire.SessionResponse]] = {}
         self._unwatched: set[int] = set()
@@ -191,8 +193,7 @@ class WorldModelSession:
     def _read(self, message_id: int) -> wire.SessionResponse:
         """The next answer to `message_id`; answers to other messages wait until they are asked for."""
         while True:
-            with translated(self._connection.address):
-                answer = next(self._call, None)
+            answer = self._next()
             if answer is None:
                 raise Unavailable(f"the session at {self._connection.address} has ended: open another one")
             kind = answer.WhichOneof("answer")
@@ -204,6 +205,21 @@ class WorldModelSession:
                 self._unwatched_answer(answer, kind)
             else:
                 self._early.setdefault(answer.answers, []).append(answer)
+
+    def _next(self) -> wire.SessionResponse | None:
+        if not self._reading.acquire(blocking=False):
+            raise FailedPrecondition("another thread waits for an answer of this session: open one session per thread")
+        try:
+            with translated(self._connection.address):
+                return next(self._call, None)
+        except MstarError:
+            raise
+        except BaseException:
+            # An interrupted read leaves gRPC's stream unusable.
+            self._abort()
+            raise
+        finally:
+            self._reading.release()
 
     def _unwatched_answer(self, answer: wire.SessionResponse, kind: str) -> None:
         if kind in LAST_ANSWERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ from mstar_rt.client import answers, requests, results
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_detail, translated
 from mstar_rt.client.messages import Numbers
-from mstar_rt.errors import FailedPrecondition, Unavailable
+from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import task_pb2
 
 
@@ -38,7 +39,7 @@ class TaskStream:
 
 
 class TaskSession:
-    """Requests of one model that share what its tasks persist. Used by one thread, in `with`.
+    """Requests of one model that share what its tasks persist, to be used in `with`. Threads take turns.
 
     A task that fails leaves the session usable; when the stream itself has failed, every call raises.
     """
@@ -47,6 +48,7 @@ class TaskSession:
         self._connection = connection
         self._model = model
         self._last_id = 0
+        self._turn = threading.Lock()
         self._outgoing: queue.SimpleQueue[task_pb2.TaskRequest | None] = queue.SimpleQueue()
         self._closed = False
         self._call = connection.tasks.Session(iter(self._outgoing.get, None))
@@ -68,24 +70,32 @@ class TaskSession:
         criticality: str | None = None,
         **options: Any,
     ) -> list[results.TaskOutput]:
-        """All outputs of one task, once it is done."""
-        if self._closed:
-            raise FailedPrecondition(f"the session of {self._model!r} is closed: open another one")
-        self._last_id += 1
-        self._outgoing.put(
-            requests.task(self._last_id, self._model, task, tensors, budget_ms, criticality, options),
-        )
-        return list(self._outputs())
+        """All outputs of one task, once it is done. Interrupting it closes the session."""
+        with self._turn:
+            if self._closed:
+                raise FailedPrecondition(f"the session of {self._model!r} is closed: open another one")
+            self._last_id += 1
+            request = requests.task(self._last_id, self._model, task, tensors, budget_ms, criticality, options)
+            self._outgoing.put(request)
+            try:
+                return list(self._outputs(self._last_id))
+            except MstarError:
+                raise
+            except BaseException:
+                # The answers that are still to come are in the way of any other request's.
+                self.close()
+                raise
 
     def close(self) -> None:
-        """Free what the session holds. Idempotent."""
+        """Free what the session holds; what runs is cancelled. Idempotent."""
         self._closed = True
         self._outgoing.put(None)
         self._call.cancel()
 
-    def _outputs(self) -> Iterator[results.TaskOutput]:
+    def _outputs(self, message_id: int) -> Iterator[results.TaskOutput]:
         with translated(self._connection.address):
             for answer in self._call:
+                assert answer.answers == message_id, "answers of one session come in the order of its requests"
                 kind = answer.WhichOneof("answer")
                 if kind == "error":
                     raise error_from_detail(answer.error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from mstar_rt.errors import GraphError, Internal
 from mstar_rt.graph import GraphNode
 from mstar_rt.model import KVNode, NodeCall, NodeResult, StatelessNode
 from mstar_rt.nn.attention import AttentionBackend
+
+MAX_FLAG = 100
 
 
 class Engine(Protocol):
@@ -96,4 +99,11 @@ def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeR
             raise Internal(
                 f"node {node.name!r} gave outputs {sorted(result.outputs)}, it declares {sorted(node.outputs)}"
             )
+        result.leave = bool(result.leave)
+        for flag in result.flags:
+            if not isinstance(flag, str) or not flag.isprintable() or not 0 < len(flag) <= MAX_FLAG:
+                raise Internal(
+                    f"node {node.name!r} gave the flag {reprlib.repr(flag)}, expected printable text of up to "
+                    f"{MAX_FLAG} characters"
+                )
     return results

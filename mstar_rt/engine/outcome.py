@@ -38,14 +38,15 @@ def run_isolating_failures(engine: Engine, calls: Sequence[NodeCall]) -> list[Ou
             return [Outcome(shortage=shortage)]
         half = len(calls) // 2
         return run_isolating_failures(engine, calls[:half]) + run_isolating_failures(engine, calls[half:])
-    except Exception as error:
+    except BaseException as error:
+        # Also SystemExit and the like: what a node's library raises must not end the worker, with everybody's requests.
         if len(calls) == 1:
             return [Outcome(error=_as_answer(error, engine, calls[0]))]
         logger.warning("a step of node %s with %d calls failed, retrying each alone", engine.node.name, len(calls))
         return [outcome for call in calls for outcome in run_isolating_failures(engine, [call])]
 
 
-def _as_answer(error: Exception, engine: Engine, call: NodeCall) -> MstarError:
+def _as_answer(error: BaseException, engine: Engine, call: NodeCall) -> MstarError:
     """What the client may see. Our own errors keep their sentence; anything else is logged and stays here."""
     if isinstance(error, MstarError):
         return error

@@ -26,7 +26,7 @@ from mstar_rt.protos import request_pb2 as mstar_dot_v1_dot_request__pb2
 from mstar_rt.protos import tensor_pb2 as mstar_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13mstar/v1/task.proto\x12\x08mstar.v1\x1a\x16mstar/v1/request.proto\x1a\x15mstar/v1/tensor.proto\"\xec\x02\n\x0bTaskRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x33\n\x07tensors\x18\x04 \x03(\x0b\x32\".mstar.v1.TaskRequest.TensorsEntry\x12>\n\rmodel_options\x18\x05 \x03(\x0b\x32\'.mstar.v1.TaskRequest.ModelOptionsEntry\x12)\n\x07options\x18\x06 \x01(\x0b\x32\x18.mstar.v1.RequestOptions\x1a@\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.mstar.v1.Tensor:\x02\x38\x01\x1aJ\n\x11ModelOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.mstar.v1.OptionValue:\x02\x38\x01\"\x9d\x01\n\x0cTaskResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x04\x12&\n\x06output\x18\x02 \x01(\x0b\x32\x14.mstar.v1.TaskOutputH\x00\x12\"\n\x04\x64one\x18\x03 \x01(\x0b\x32\x12.mstar.v1.TaskDoneH\x00\x12&\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x15.mstar.v1.ErrorDetailH\x00\x42\x08\n\x06\x61nswer\"]\n\nTaskOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\titeration\x18\x02 \x03(\r\x12 \n\x06tensor\x18\x03 \x01(\x0b\x32\x10.mstar.v1.Tensor\x12\x0c\n\x04walk\x18\x04 \x01(\t\"O\n\x08TaskDone\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12 \n\x06timing\x18\x02 \x01(\x0b\x32\x10.mstar.v1.Timing\x12\r\n\x05\x66lags\x18\x03 \x03(\t2}\n\x05Tasks\x12\x36\n\x03Run\x12\x15.mstar.v1.TaskRequest\x1a\x16.mstar.v1.TaskResponse0\x01\x12<\n\x07Session\x12\x15.mstar.v1.TaskRequest\x1a\x16.mstar.v1.TaskResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13mstar/v1/task.proto\x12\x08mstar.v1\x1a\x16mstar/v1/request.proto\x1a\x15mstar/v1/tensor.proto\"\xfc\x02\n\x0bTaskRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x33\n\x07tensors\x18\x04 \x03(\x0b\x32\".mstar.v1.TaskRequest.TensorsEntry\x12>\n\rmodel_options\x18\x05 \x03(\x0b\x32\'.mstar.v1.TaskRequest.ModelOptionsEntry\x12)\n\x07options\x18\x06 \x01(\x0b\x32\x18.mstar.v1.RequestOptions\x12\x0e\n\x06\x63\x61ncel\x18\x07 \x01(\x08\x1a@\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.mstar.v1.Tensor:\x02\x38\x01\x1aJ\n\x11ModelOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.mstar.v1.OptionValue:\x02\x38\x01\"\x9d\x01\n\x0cTaskResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x04\x12&\n\x06output\x18\x02 \x01(\x0b\x32\x14.mstar.v1.TaskOutputH\x00\x12\"\n\x04\x64one\x18\x03 \x01(\x0b\x32\x12.mstar.v1.TaskDoneH\x00\x12&\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x15.mstar.v1.ErrorDetailH\x00\x42\x08\n\x06\x61nswer\"]\n\nTaskOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\titeration\x18\x02 \x03(\r\x12 \n\x06tensor\x18\x03 \x01(\x0b\x32\x10.mstar.v1.Tensor\x12\x0c\n\x04walk\x18\x04 \x01(\t\"O\n\x08TaskDone\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12 \n\x06timing\x18\x02 \x01(\x0b\x32\x10.mstar.v1.Timing\x12\r\n\x05\x66lags\x18\x03 \x03(\t2}\n\x05Tasks\x12\x36\n\x03Run\x12\x15.mstar.v1.TaskRequest\x1a\x16.mstar.v1.TaskResponse0\x01\x12<\n\x07Session\x12\x15.mstar.v1.TaskRequest\x1a\x16.mstar.v1.TaskResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,17 +38,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKREQUEST_MODELOPTIONSENTRY']._loaded_options = None
   _globals['_TASKREQUEST_MODELOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_TASKREQUEST']._serialized_start=81
-  _globals['_TASKREQUEST']._serialized_end=445
-  _globals['_TASKREQUEST_TENSORSENTRY']._serialized_start=305
-  _globals['_TASKREQUEST_TENSORSENTRY']._serialized_end=369
-  _globals['_TASKREQUEST_MODELOPTIONSENTRY']._serialized_start=371
-  _globals['_TASKREQUEST_MODELOPTIONSENTRY']._serialized_end=445
-  _globals['_TASKRESPONSE']._serialized_start=448
-  _globals['_TASKRESPONSE']._serialized_end=605
-  _globals['_TASKOUTPUT']._serialized_start=607
-  _globals['_TASKOUTPUT']._serialized_end=700
-  _globals['_TASKDONE']._serialized_start=702
-  _globals['_TASKDONE']._serialized_end=781
-  _globals['_TASKS']._serialized_start=783
-  _globals['_TASKS']._serialized_end=908
+  _globals['_TASKREQUEST']._serialized_end=461
+  _globals['_TASKREQUEST_TENSORSENTRY']._serialized_start=321
+  _globals['_TASKREQUEST_TENSORSENTRY']._serialized_end=385
+  _globals['_TASKREQUEST_MODELOPTIONSENTRY']._serialized_start=387
+  _globals['_TASKREQUEST_MODELOPTIONSENTRY']._serialized_end=461
+  _globals['_TASKRESPONSE']._serialized_start=464
+  _globals['_TASKRESPONSE']._serialized_end=621
+  _globals['_TASKOUTPUT']._serialized_start=623
+  _globals['_TASKOUTPUT']._serialized_end=716
+  _globals['_TASKDONE']._serialized_start=718
+  _globals['_TASKDONE']._serialized_end=797
+  _globals['_TASKS']._serialized_start=799
+  _globals['_TASKS']._serialized_end=924
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskRequest(_message.Message):
-    __slots__ = ("message_id", "model", "task", "tensors", "model_options", "options")
+    __slots__ = ("message_id", "model", "task", "tensors", "model_options", "options", "cancel")
     class TensorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -30,13 +30,15 @@ class TaskRequest(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     MODEL_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
     message_id: int
     model: str
     task: str
     tensors: _containers.MessageMap[str, _tensor_pb2.Tensor]
     model_options: _containers.MessageMap[str, _request_pb2.OptionValue]
     options: _request_pb2.RequestOptions
-    def __init__(self, message_id: _Optional[int] = ..., model: _Optional[str] = ..., task: _Optional[str] = ..., tensors: _Optional[_Mapping[str, _tensor_pb2.Tensor]] = ..., model_options: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., options: _Optional[_Union[_request_pb2.RequestOptions, _Mapping]] = ...) -> None: ...
+    cancel: bool
+    def __init__(self, message_id: _Optional[int] = ..., model: _Optional[str] = ..., task: _Optional[str] = ..., tensors: _Optional[_Mapping[str, _tensor_pb2.Tensor]] = ..., model_options: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., options: _Optional[_Union[_request_pb2.RequestOptions, _Mapping]] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class TaskResponse(_message.Message):
     __slots__ = ("answers", "output", "done", "error")

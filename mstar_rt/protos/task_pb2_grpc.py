@@ -57,7 +57,7 @@ class TasksServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """Requests of one session, in turn: what a task persists is there for those that follow. All are for one model. A request
+        """Requests of one session, run in the order in which they come: what a task persists is there for those that follow. All are for one model. A request
         that fails is answered by `error` and the session goes on; a breach of protocol ends the stream with a status. When the
         stream ends for whatever reason, what runs is cancelled and all that the session holds is freed.
         """

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from mstar_rt.errors import Internal, InvalidArgument, MstarError
+from mstar_rt.errors import Internal, InvalidArgument, MstarError, sentence
 from mstar_rt.protos import request_pb2
 from mstar_rt.server.dispatch import new_id
 
@@ -61,7 +61,7 @@ def error_detail(error: Exception, request_id: str) -> request_pb2.ErrorDetail:
     else:
         _log.info("request %s failed: %s: %s", request_id, error.code, error)
     detail = request_pb2.ErrorDetail(
-        code=error.code, message=str(error), request_id=request_id, retryable=error.retryable
+        code=error.code, message=sentence(error), request_id=request_id, retryable=error.retryable
     )
     if error.retry_after_s is not None:
         detail.retry_after_ms = error.retry_after_s * 1e3

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
-from mstar_rt.errors import InvalidArgument
 from mstar_rt.protos import task_pb2 as wire
 from mstar_rt.protos.arrays import array_from_tensor, tensor_from_bytes
 from mstar_rt.protos.task_pb2_grpc import TasksServicer
-from mstar_rt.server.answering import Answering, Context, error_detail
+from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.call_timer import CallTimer
-from mstar_rt.server.dispatch import new_id
 from mstar_rt.server.inputs import TaskInput, add_model_options
 from mstar_rt.server.request_stream import RequestStream
 from mstar_rt.server.task_runner import TaskRunner
+from mstar_rt.server.task_session import TaskSession, Write
 
 
 class TasksService(TasksServicer):
@@ -23,53 +21,30 @@ class TasksService(TasksServicer):
 
     async def Run(self, request: wire.TaskRequest, context: Context) -> None:  # noqa: N802
         async with Answering(context) as request_id:
-            await self._run(request, context, request_id, None, context.time_remaining())
+            await self._run(request, context.write, request_id, None, context.time_remaining())
 
     async def Session(self, requests: AsyncIterator[wire.TaskRequest], context: Context) -> None:  # noqa: N802
         async with Answering(context):
-            first = await self._next(requests)
+            dispatcher = self._runner.dispatcher
+            async with dispatcher.availability.until_closed():
+                first = await anext(aiter(requests), None)
             if first is None:
                 return
             self._runner.model(first.model)
-            session_id = await self._runner.dispatcher.open_session(first.model)
+            session_id = await dispatcher.open_session(first.model)
+
+            async def run(request: wire.TaskRequest, request_id: str, write: Write) -> None:
+                await self._run(request, write, request_id, session_id, None)
+
             try:
-                await self._run_in_turn(session_id, first, requests, context)
+                await TaskSession(first.model, context, dispatcher.availability, run).serve(first, requests)
             finally:
-                self._runner.dispatcher.close_session(session_id)
-
-    async def _run_in_turn(
-        self, session_id: str, first: wire.TaskRequest, requests: AsyncIterator[wire.TaskRequest], context: Context
-    ) -> None:
-        request: wire.TaskRequest | None = first
-        last_id = -1
-        while request is not None:
-            if request.model != first.model:
-                raise InvalidArgument(f"the session is for model {first.model!r}, a request names {request.model!r}")
-            if request.message_id <= last_id:
-                raise InvalidArgument(f"message_id is {request.message_id} after {last_id}, ids must grow")
-            last_id = request.message_id
-            await self._answer_in_session(request, session_id, context)
-            request = await self._next(requests)
-
-    async def _next(self, requests: AsyncIterator[wire.TaskRequest]) -> wire.TaskRequest | None:
-        """Raises:  Unavailable: the server closes."""
-        async with self._runner.dispatcher.availability.until_closed():
-            return await anext(aiter(requests), None)
-
-    async def _answer_in_session(self, request: wire.TaskRequest, session_id: str, context: Context) -> None:
-        request_id = new_id("r")
-        try:
-            await self._run(request, context, request_id, session_id, None)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            detail = error_detail(error, request_id)
-            await context.write(wire.TaskResponse(answers=request.message_id, error=detail))
+                dispatcher.close_session(session_id)
 
     async def _run(
         self,
         request: wire.TaskRequest,
-        context: Context,
+        write: Write,
         request_id: str,
         session_id: str | None,
         call_remaining_s: float | None,
@@ -81,7 +56,7 @@ class TasksService(TasksServicer):
             stream = self._runner.start(model, _task_input(request), serving, request_id, session_id)
         async with stream:
             async for answer in _answers(stream, timer, request.message_id):
-                await context.write(answer)
+                await write(answer)
 
 
 def _task_input(request: wire.TaskRequest) -> TaskInput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from mstar_rt.errors import DeadlineExceeded, Internal, MstarError
+from mstar_rt.errors import DeadlineExceeded, Internal, MstarError, sentence
 from mstar_rt.message import StartWalk, WalkFailed
 from mstar_rt.program import Firing
 from mstar_rt.transport import ControlEndpoint, TensorPlane
@@ -77,13 +77,13 @@ class WalkTable:
         """Here at once; the conductor ends the other parts."""
         self.end(walk)
         self.end_request(walk.request_id, keep=False)
-        failed = WalkFailed(walk.request_id, walk.walk_id, self._rank, error.code, str(error))
+        failed = WalkFailed(walk.request_id, walk.walk_id, self._rank, error.code, sentence(error))
         self._endpoint.send("conductor", failed)
 
     def refuse_request(self, request_id: str, error: MstarError) -> None:
         """It may have ended well without our knowing: the conductor says which, and what it holds comes back then."""
         self.refused.add(request_id)
-        failed = WalkFailed(request_id, self.last_walk_id, self._rank, error.code, str(error))
+        failed = WalkFailed(request_id, self.last_walk_id, self._rank, error.code, sentence(error))
         self._endpoint.send("conductor", failed)
 
     def cancel(self, request_id: str) -> None:
@@ -117,7 +117,7 @@ class WalkTable:
     def refuse(self, start: StartWalk, error: MstarError) -> None:
         self.early.drop(start.walk_id)
         self.end_request(start.request_id, keep=False)
-        failed = WalkFailed(start.request_id, start.walk_id, self._rank, error.code, str(error))
+        failed = WalkFailed(start.request_id, start.walk_id, self._rank, error.code, sentence(error))
         self._endpoint.send("conductor", failed)
 
     def end(self, walk: ActiveWalk) -> None:
@@ -143,7 +143,7 @@ class WalkTable:
         for loaded in self._models.values():
             loaded.memory.end_request(request_id, keep)
 
-    def fail_after(self, walk: ActiveWalk, after: Firing | None, error: Exception) -> None:
+    def fail_after(self, walk: ActiveWalk, after: Firing | None, error: BaseException) -> None:
         if walk.stage is Stage.ENDED:
             return
         if not isinstance(error, MstarError):

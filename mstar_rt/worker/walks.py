@@ -66,7 +66,7 @@ class Walks:
             walk = self._make(start)
         except MstarError as error:
             self._table.refuse(start, error)
-        except Exception as error:
+        except BaseException as error:
             logger.error("cannot start walk %s of request %s", start.walk, start.request_id, exc_info=error)
             self._table.refuse(start, Internal(f"walk {start.walk!r} could not start ({type(error).__name__})"))
         else:
@@ -136,7 +136,7 @@ class Walks:
             walk.note_flags(result.flags)
         try:
             self._advance(walk, walk.run.complete(firing, result.outputs, result.leave), firing)
-        except Exception as error:
+        except BaseException as error:
             self._table.fail_after(walk, firing, error)
 
     def flush(self, walk: ActiveWalk, after: Firing | None) -> None:
@@ -144,7 +144,7 @@ class Walks:
         if (walk.sends or walk.emissions) and walk.stage is Stage.RUNNING:
             try:
                 self._router.flush(walk)
-            except Exception as error:
+            except BaseException as error:
                 self._table.fail_after(walk, after, error)
 
     def receive(self, sender: int, message: Tokens) -> None:
@@ -178,7 +178,7 @@ class Walks:
         except PagesExhausted as shortage:
             self._table.waiters.wait(Waiter(walk, unit, shortage))
             return False
-        except Exception as error:
+        except BaseException as error:
             self._table.fail_after(walk, unit.work.firing, error)
             return False
         return True
@@ -264,7 +264,7 @@ class Walks:
         """A model's batch_key, or a value that cannot be sent, must not take the other requests with it."""
         try:
             step()
-        except Exception as error:
+        except BaseException as error:
             self._table.fail_after(walk, None, error)
 
     # --- what walks leave for others ----------------------------------------------------------------------------------

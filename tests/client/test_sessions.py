@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -217,3 +218,31 @@ async def leave_ended_session(runtime: ToyRuntime) -> None:
 
 def test_leaving_an_asyncio_session_that_the_server_has_ended_is_silent(runtime: ToyRuntime) -> None:
     asyncio.run(leave_ended_session(runtime))
+
+
+async def close_the_client_before_it_connects(address: str) -> None:
+    async with connect_async(address) as client:
+
+        async def use() -> None:
+            async with client.session("toy") as session:
+                await session.set_goal(FRAME)
+
+        using = asyncio.ensure_future(use())
+        for _ in range(20):  # until the first message waits for the connection
+            await asyncio.sleep(0)
+        await client.close()
+        async with asyncio.timeout(10):
+            (error,) = await asyncio.gather(using, return_exceptions=True)
+        assert isinstance(error, Unavailable)
+
+
+def test_what_waits_for_a_connection_ends_when_the_client_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody_answers:
+        asyncio.run(close_the_client_before_it_connects(f"127.0.0.1:{nobody_answers.getsockname()[1]}"))
+
+
+def test_two_threads_that_wait_in_one_session_are_told_so(client: Client) -> None:
+    with client.session("toy") as session:
+        with session._reading, pytest.raises(FailedPrecondition, match="one session per thread"):
+            session.set_goal(FRAME)
+        session.set_goal(FRAME)

@@ -165,3 +165,64 @@ def test_a_draining_server_refuses_tasks(client: Client) -> None:
     client.drain()
     with pytest.raises(Unavailable, match="draining"):
         list(client.run("toy", "encode", {"frames": FRAMES}))
+
+
+async def echo_first_pixel(job: Job) -> None:
+    job.emit("latents", np.full((1, PATCHES, WIDTH), job.inputs["frames"].flat[0], np.float32))
+    job.finish()
+
+
+def image(value: int) -> dict[str, np.ndarray]:
+    return {"frames": np.full((1, SIZE, SIZE, 3), value, np.uint8)}
+
+
+def test_threads_take_turns_in_one_session_and_each_gets_its_own_answer(client: Client, runtime: ToyRuntime) -> None:
+    runtime.script("encode", echo_first_pixel)
+    with client.task_session("toy") as session, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda value: session.run("encode", image(value)), range(40)))
+    assert [int(outputs[0].value[0, 0, 0]) for outputs in answers] == list(range(40))
+
+
+def test_an_interrupted_task_closes_its_session(
+    client: Client, runtime: ToyRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(message_id: int) -> Any:
+        raise KeyboardInterrupt
+
+    with client.task_session("toy") as session:
+        monkeypatch.setattr(session, "_outputs", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.run("encode", image(1))
+        with pytest.raises(FailedPrecondition, match="is closed"):
+            session.run("encode", image(2))
+    runtime.wait_until_nothing_is_held()
+
+
+async def run_at_once_and_take_one_back(runtime: ToyRuntime) -> None:
+    async with connect_async(runtime.address) as client, client.task_session("toy") as session:
+        answers = await asyncio.gather(*(session.run("encode", image(value)) for value in range(20)))
+        assert [int(outputs[0].value[0, 0, 0]) for outputs in answers] == list(range(20))
+        runtime.script("encode", never)
+        running = asyncio.ensure_future(session.run("encode", image(1)))
+        waiting = asyncio.ensure_future(session.run("encode", image(2)))
+        await asyncio.to_thread(runtime.wait_for, Submit, 21)
+        waiting.cancel()
+        running.cancel()
+        await asyncio.to_thread(runtime.wait_for, CancelRequest)
+        runtime.script("encode", echo_first_pixel)
+        (output,) = await session.run("encode", image(3))
+        assert int(output.value[0, 0, 0]) == 3
+
+
+def test_a_task_that_is_taken_back_leaves_the_session_usable(runtime: ToyRuntime) -> None:
+    runtime.script("encode", echo_first_pixel)
+    asyncio.run(run_at_once_and_take_one_back(runtime))
+    assert len(runtime.wait_for(Submit, 22)) == 22, "what was taken back before it started was never submitted"
+    runtime.wait_until_nothing_is_held()
+
+
+def test_an_error_that_quotes_a_long_value_arrives(client: Client) -> None:
+    with pytest.raises(NotFound, match="no model 'mmm"):
+        list(client.run("m" * 20_000, "encode", {}))
+    with pytest.raises(InvalidArgument, match="unknown option"):
+        list(client.run("toy", "encode", {"frames": FRAMES}, **{"o" * 20_000: 1}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -70,3 +71,14 @@ def test_without_pages_what_fits_runs_and_the_rest_waits(room: int) -> None:
     outcomes = run_isolating_failures(engine, calls("abcde"))
     assert sum(outcome.result is not None for outcome in outcomes) == room
     assert sum(outcome.must_wait for outcome in outcomes) == 5 - room
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_what_would_end_a_process_ends_one_request(kind: type[BaseException]) -> None:
+    def act(ids: list[str]) -> None:
+        if "b" in ids:
+            raise kind
+
+    outcomes = run_isolating_failures(ScriptedEngine(act), calls("abc"))
+    assert [outcome.error is None for outcome in outcomes] == [True, False, True]
+    assert isinstance(outcomes[1].error, Internal)
