@@ -7,6 +7,7 @@ from typing import Any
 
 from mstar_rt.client import arguments, messages
 from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.errors import InvalidArgument
 from mstar_rt.protos import runtime_pb2, task_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 
@@ -95,11 +96,14 @@ def task(
     criticality: str | None,
     options: Mapping[str, Any],
 ) -> task_pb2.TaskRequest:
+    if tensors is not None and not isinstance(tensors, Mapping):
+        raise InvalidArgument(f"tensors is a {type(tensors).__name__}, expected a mapping from names to arrays")
+    named = {arguments.text("the name of a tensor", key): value for key, value in (tensors or {}).items()}
     return task_pb2.TaskRequest(
         message_id=message_id,
         model=arguments.text("model", model),
         task=arguments.text("task", name),
-        tensors={key: messages.numbers(value, key) for key, value in (tensors or {}).items()},
+        tensors={key: messages.numbers(value, key) for key, value in named.items()},
         model_options={key: messages.option_value(key, value) for key, value in options.items()},
         options=messages.request_options(budget_ms, criticality),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mstar_rt.clock import Clock
 from mstar_rt.conductor.input_holds import releases
@@ -28,7 +28,6 @@ from mstar_rt.message import (
     PeerGone,
     ReleaseScope,
     RequestFailed,
-    ServingState,
     SessionOpened,
     Stats,
     Submit,
@@ -36,7 +35,6 @@ from mstar_rt.message import (
     WalkFailed,
     WalkYields,
     Warmed,
-    WarmUp,
     WorkerReady,
 )  # fmt: skip
 from mstar_rt.model import ServedModel
@@ -64,7 +62,7 @@ class Conductor:
         self._endpoint = endpoint
         self._clock = clock
         self._workers = Workers(workers)
-        self._warm_ups = WarmUps(models)
+        self._warm_ups = WarmUps(placement, self._workers)
         self._sessions = Sessions()
         self._running = RunningRequests(endpoint, clock, self._workers)
         self._itineraries = Itineraries(placement)
@@ -98,7 +96,7 @@ class Conductor:
             case WorkerReady():
                 self._worker_ready(message)
             case Warmed():
-                self._warmed(message)
+                self._tell_server(self._warm_ups.ended(message))
             case AskStats():
                 self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
             case Drain():
@@ -123,10 +121,10 @@ class Conductor:
             raise NotFound(f"no model {submit.model!r}, {nearest(submit.model, self._models)}")
         model = self._models[submit.model]
         task = model.task(submit.task)
-        self._check_serving(submit.model, submit.warmup)
+        self._check_serving(submit.model, submit.warmup_on)
         session = None if submit.session_id is None else self._sessions.get(submit.session_id, submit.model)
-        groups = self._placement.groups(submit.model)
-        choices = choose_replicas(groups, self._running.num_on, self._sessions, session, submit.replica)
+        groups, warm = self._placement.groups(submit.model), self._warm_ups.warm_ranks(submit.model)
+        choices = choose_replicas(groups, self._running.num_on, self._sessions, session, warm, submit.warmup_on)
         itinerary = self._itineraries.get(model, task, choices)
         return RequestState(submit, itinerary, session, self._clock.now_ns())
 
@@ -134,11 +132,16 @@ class Conductor:
         if self._draining:
             raise Unavailable("the server is draining and takes nothing new; try again in 5 s")
 
-    def _check_serving(self, model: str, is_warmup: bool) -> None:
-        if self._warm_ups.is_serving(model) or (is_warmup and self._warm_ups.is_warming(model)):
+    def _check_serving(self, model: str, warmup_on: Sequence[int] | None) -> None:
+        """A warm-up needs no more than that its ranks are ready."""
+        if warmup_on is None and self._warm_ups.is_serving(model):
             return
-        missing = self._workers.missing(self._placement.ranks_of(model))
-        reason = f"no worker is ready on rank {missing[0]}" if missing else self._warm_ups.reason(model)
+        reason = self._warm_ups.reason(model)
+        if warmup_on is not None:
+            missing = self._workers.missing([*warmup_on, *self._warm_ups.fixed_ranks(model)])
+            if not missing:
+                return
+            reason = f"no worker is ready on rank {missing[0]}"
         raise Unavailable(f"model {model!r} is not ready ({reason}); try again in 1 s")
 
     def _refuse(self, submit: Submit, error: MstarError) -> None:
@@ -192,31 +195,28 @@ class Conductor:
         return self._workers.overdue(now_ns)
 
     def _worker_ready(self, ready: WorkerReady) -> None:
-        if not self._workers.say_ready(ready):
+        if not self._workers.say_ready(ready, self._clock.now_ns()):
             return
         self._endpoint.send(f"worker/{ready.rank}", Admitted(self._running.last_walk_id))
-        for model in self._placement.models_on(ready.rank):
-            if not self._workers.missing(self._placement.ranks_of(model)):
-                generation = self._warm_ups.begin(model)
-                self._endpoint.send(SERVER, WarmUp(model, generation, self._placement.num_replicas(model)))
-
-    def _warmed(self, warmed: Warmed) -> None:
-        if self._warm_ups.end(warmed.model, warmed.generation, warmed.reason):
-            self._endpoint.send(SERVER, ServingState(warmed.model, not warmed.reason, warmed.reason))
+        self._tell_server(self._warm_ups.rank_ready(ready.rank))
 
     def worker_lost(self, rank: int, reason: str, pid: int | None = None) -> None:
         """A worker process ended: requests that need it end, sessions whose state lay there are lost, what it held is
-        dropped."""
+        dropped. Models that can do without it go on."""
         self._workers.lost(rank, pid)
         self._endpoint.forget_peer(f"worker/{rank}")
-        for model in self._placement.models_on(rank):
-            self._warm_ups.interrupt(model, reason)
-            self._endpoint.send(SERVER, ServingState(model, False, reason))
+        self._tell_server(self._warm_ups.rank_lost(rank, reason))
         # Before the requests end: what a worker reads of the dead one's memory from now on fails by itself.
         for other in self._workers.ready_ranks:
             self._endpoint.send(f"worker/{other}", PeerGone(f"worker/{rank}"))
         self._end_what_needed(rank, reason)
         self._endpoint.send(SERVER, PeerGone(f"worker/{rank}"))
+        for model in self._placement.models_on(rank):
+            self._tell_server(self._warm_ups.due(model))
+
+    def _tell_server(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._endpoint.send(SERVER, message)
 
     def _end_what_needed(self, rank: int, reason: str) -> None:
         doomed = dict.fromkeys(self._running.touching(rank), f"{reason}; try again in 1 s")
@@ -235,5 +235,5 @@ class Conductor:
             "sessions": float(len(self._sessions)),
             "sessions_lost": float(self._sessions.num_lost),
             "ranks_ready": float(len(self._workers.ready_ranks)),
-            "models_serving": float(self._warm_ups.num_serving),
+            **self._warm_ups.stats(),
         }

@@ -158,6 +158,7 @@ class RunningRequests:
             num_iterations=state.tally.num_iterations,
             total_us=(self._clock.now_ns() - state.start_ns) / 1e3,
             flags=state.tally.flags,
+            ranks=sorted(state.started),
         )
         self._end(state, "finished", finished)
 

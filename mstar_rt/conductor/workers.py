@@ -14,7 +14,7 @@ LOOK_EVERY_NS = 2_000_000_000
 
 @dataclass(slots=True)
 class Heard:
-    """The last heartbeat of a worker, when it came, and how much of the time since then we did not listen."""
+    """The last word of a worker, when it came, and how much of the time since then we did not listen."""
 
     at_ns: int
     deaf_ns: int
@@ -43,12 +43,13 @@ class Workers:
         """Those that are not ready."""
         return [rank for rank in ranks if rank not in self._ready]
 
-    def say_ready(self, ready: WorkerReady) -> bool:
-        """False if this is old news."""
+    def say_ready(self, ready: WorkerReady, now_ns: int) -> bool:
+        """False if this is old news. It counts as heard from: it may hang before its first heartbeat."""
         if ready.pid in (self._dead_pids.get(ready.rank), self._ready.get(ready.rank)):
             return False
         self._dead_pids.pop(ready.rank, None)  # the kernel may give the number to a later worker
         self._ready[ready.rank] = ready.pid
+        self._heard[ready.rank] = Heard(now_ns, 0, 0, "")
         return True
 
     def lost(self, rank: int, pid: int | None) -> None:
@@ -62,7 +63,7 @@ class Workers:
             self._heard[heartbeat.rank] = Heard(now_ns, 0, heartbeat.step_ns, heartbeat.node)
 
     def overdue(self, now_ns: int) -> list[tuple[int, str]]:
-        """(rank, why) of the workers that hang. A worker counts from its first heartbeat."""
+        """(rank, why) of the workers that hang. A worker counts from the moment at which it is ready."""
         self._note_absence(now_ns)
         found = []
         for rank, heard in self._heard.items():

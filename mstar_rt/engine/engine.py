@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import reprlib
 from collections.abc import Hashable, Sequence
 from typing import Protocol
@@ -9,10 +10,12 @@ from typing import Protocol
 import torch
 
 from mstar_rt.cache.pool import KVPool
-from mstar_rt.errors import GraphError, Internal
+from mstar_rt.errors import GraphError, Internal, MstarError
 from mstar_rt.graph import GraphNode
 from mstar_rt.model import KVNode, NodeCall, NodeResult, StatelessNode
 from mstar_rt.nn.attention import AttentionBackend
+
+logger = logging.getLogger(__name__)
 
 MAX_FLAG = 100
 
@@ -99,6 +102,9 @@ def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeR
             raise Internal(
                 f"node {node.name!r} gave outputs {sorted(result.outputs)}, it declares {sorted(node.outputs)}"
             )
+        for slot, value in result.outputs.items():
+            if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_meta:
+                raise Internal(f"node {node.name!r} gave {_kind(value)} as {slot!r}, expected a dense tensor")
         result.leave = bool(result.leave)
         for flag in result.flags:
             if not isinstance(flag, str) or not flag.isprintable() or not 0 < len(flag) <= MAX_FLAG:
@@ -107,3 +113,27 @@ def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeR
                     f"{MAX_FLAG} characters"
                 )
     return results
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return "a tensor without data (meta)" if value.is_meta else f"a tensor of layout {value.layout}"
+
+
+def checked_batch_key(engine: Engine, call: NodeCall) -> Hashable:
+    """What the node's code says; a key that fails or cannot be compared fails this request, and names the node.
+
+    Raises: Internal, or the MstarError that batch_key raised.
+    """
+    try:
+        key = engine.batch_key(call)
+        hash(key)
+    except MstarError:
+        raise
+    except BaseException as error:
+        logger.error("batch_key of node %s failed for request %s", engine.node.name, call.request_id, exc_info=error)
+        raise Internal(
+            f"batch_key of node {engine.node.name!r} failed ({type(error).__name__}), expected something hashable"
+        ) from error
+    return key

@@ -64,8 +64,7 @@ class Submit(msgspec.Struct, tag=True):
     """Run one task. `session_id` None: state lives as long as the request. Inputs are already validated.
 
     Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
-    `warmup` runs although the model does not serve yet; `replica` picks that member of every replica group (modulo its
-    size) instead of the least loaded one.
+    `warmup_on` is what a WarmUp has as `replicas`: the request runs there, although these may not serve yet.
     """
 
     request_id: str
@@ -77,13 +76,11 @@ class Submit(msgspec.Struct, tag=True):
     deadline_ns: int | None = None
     criticality: str = "planning"
     reply_to: str = "server"
-    warmup: bool = False
-    replica: int | None = None
+    warmup_on: list[int] | None = None
 
 
 class Warmed(msgspec.Struct, tag=True):
-    """Every task of the model has run once on every replica since its ranks were last ready; `reason` if one could
-    not."""
+    """Every task of the model has run once where WarmUp said; `reason` if one could not."""
 
     model: str
     generation: int
@@ -104,7 +101,8 @@ class SessionOpened(msgspec.Struct, tag=True):
 
 
 class Finished(msgspec.Struct, tag=True):
-    """The request is complete once `num_emitted` Emitted records have arrived (they travel another way)."""
+    """The request is complete once `num_emitted` Emitted records have arrived; they travel another way, from `ranks`,
+    which are all that it ran on."""
 
     request_id: str
     num_emitted: int
@@ -113,15 +111,18 @@ class Finished(msgspec.Struct, tag=True):
     num_iterations: dict[str, int]
     total_us: float
     flags: list[str] = []
+    ranks: list[int] = []
 
 
 class WarmUp(msgspec.Struct, tag=True):
-    """All ranks of the model have loaded: run each task once on each of `num_replicas`, then answer Warmed with this
-    `generation`, which grows whenever a rank comes back."""
+    """Ranks of the model have loaded: run each task once with `replicas`, which are ranks, one for each of the model's
+    replica groups, then answer Warmed with this `generation`, which is another one each time. `at_start`: the model
+    has never served, so if this fails the deployment cannot start."""
 
     model: str
     generation: int
-    num_replicas: int
+    replicas: list[int]
+    at_start: bool = False
 
 
 class RequestFailed(msgspec.Struct, tag=True):
@@ -133,7 +134,7 @@ class RequestFailed(msgspec.Struct, tag=True):
 
 
 class ServingState(msgspec.Struct, tag=True):
-    """Health of a model: serving only when every rank it uses has warmed up and lives."""
+    """Health of a model: serving while each of its nodes has a rank that lives and has warmed up, once all have."""
 
     model: str
     serving: bool

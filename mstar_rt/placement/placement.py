@@ -69,9 +69,10 @@ class Placement:
         """The model's replica groups; a route makes one choice for each, in this order."""
         return self._models[model].groups
 
-    def num_replicas(self, model: str) -> int:
-        """Size of the largest group: so many requests, each on another replica, meet every rank."""
-        return max((len(group.ranks) for group in self.groups(model)), default=1)
+    def places(self, model: str) -> tuple[Ranks, ...]:
+        """The sets of ranks that node uses have: a request needs one rank of each."""
+        placed = self._models[model].ranks.values()
+        return tuple(dict.fromkeys(ranks for uses in placed for ranks in uses))
 
     def program(self, model: str, walk: str) -> Program:
         return self._models[model].programs[walk]

@@ -34,8 +34,8 @@ class Availability:
         self._waiting: set[asyncio.Timeout] = set()
 
     def check(self, model: str, warmup: bool = False) -> None:
-        """Raises:  NotFound.  Unavailable: draining, or the model has not warmed up or has lost a worker; a
-        warm-up needs neither."""
+        """Raises:  NotFound.  Unavailable: draining, or the model has not warmed up or lacks a worker that it
+        cannot do without; for a warm-up that is no matter."""
         if model not in self.states:
             raise NotFound(f"no model {model!r} is served, {nearest(model, self.states)}")
         if self.draining:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -73,7 +73,6 @@ class Dispatcher:
     ) -> None:
         self._endpoint = endpoint
         self._tensors = TensorPort(plane)
-        self._workers_of = workers_of
         self._readers = readers
         self._unread = UnreadWatch(max_unread_bytes, self._give_up)
         self._watch = AnswerWatch(clock or MonotonicClock(), answer_grace_s, self._give_up)
@@ -100,15 +99,15 @@ class Dispatcher:
         criticality: str,
         session_id: str | None = None,
         deadline_ns: int | None = None,
-        warmup_replica: int | None = None,
+        warmup_on: Sequence[int] | None = None,
     ) -> RequestStream:
         """Start one request, already validated. The caller iterates over the stream, inside `async with`.
 
-        `warmup_replica`: run it on that replica, although the model does not serve yet.
+        `warmup_on`: run it on these ranks of the model's replica groups, although they may not serve yet.
 
         Raises:  Unavailable: the model is not serving.  SharedMemoryExhausted: no room for the inputs.
         """
-        self.availability.check(model, warmup_replica is not None)
+        self.availability.check(model, warmup_on is not None)
         readers = self._readers(model, task)
         refs = self._tensors.put_all(tensors, readers)
         stream = RequestStream(request_id, model, refs, readers, self._leave)
@@ -122,8 +121,7 @@ class Dispatcher:
             deadline_ns=deadline_ns,
             criticality=criticality,
             reply_to=self._endpoint.address,
-            warmup=warmup_replica is not None,
-            replica=warmup_replica,
+            warmup_on=None if warmup_on is None else list(warmup_on),
         )
         try:
             self._endpoint.send(CONDUCTOR, submit)
@@ -296,10 +294,9 @@ class Dispatcher:
         self._tensors.forget(address)
         self._endpoint.forget_peer(address)
         for stream in list(self._streams.values()):
-            if address in self._workers_of[stream.model]:
-                stream.lose_sender(address)
-                if stream.ended:
-                    self._end(stream)
+            stream.lose_sender(address)
+            if stream.ended:
+                self._end(stream)
 
     # ---- ends
 

@@ -42,6 +42,8 @@ class EdgeConfig:
     reflection: bool = False
     max_message_bytes: int = 16 << 20
     insecure: bool = False
+    keepalive_time_ms: int = 10_000
+    keepalive_timeout_ms: int = 4_000
 
 
 @dataclass
@@ -94,7 +96,7 @@ async def start_edge(
 
 
 def _options(config: EdgeConfig) -> list[tuple[str, int]]:
-    """Keepalive finds a dead client within 14 s. One process owns the port.
+    """Keepalive finds a dead or stopped client within 14 s. One process owns the port.
 
     No ping strikes: the pings by which gRPC itself measures bandwidth count as strikes in a lively two-way stream, and
     then end the connection of a healthy robot with ENHANCE_YOUR_CALM.
@@ -103,8 +105,10 @@ def _options(config: EdgeConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.keepalive_time_ms", config.keepalive_time_ms),
+        ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
+        # Without this one a peer that is stopped, whose kernel still answers, is never found.
+        ("grpc.http2.ping_timeout_ms", config.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),

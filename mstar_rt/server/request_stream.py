@@ -131,5 +131,7 @@ class RequestStream:
 
     def lose_sender(self, address: str) -> None:
         """A worker is gone: what it emitted last will not arrive any more."""
-        if self.finished is not None and not self.complete:
+        if self.finished is None or self.complete:
+            return
+        if address in [f"worker/{rank}" for rank in self.finished.ranks]:
             self.fail(Unavailable(f"{address} was lost after it finished this request: send it again"))

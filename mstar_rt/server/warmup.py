@@ -1,4 +1,4 @@
-"""Run every task of a model once, on every replica, before anyone is told that it serves.
+"""Run every task of a model once on each of its ranks, before requests are let in there.
 
 First calls are many times slower than later ones (lazy initialisation, compilation, page faults); a robot must not meet
 them. It also proves at start, not at the first request, that every walk runs to its end, across all its ranks.
@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mstar_rt.errors import FailedPrecondition, Internal, MstarError, Unavailable
+from mstar_rt.errors import FailedPrecondition, Internal, MstarError, ResourceExhausted, Unavailable
 from mstar_rt.message import WarmUp
 from mstar_rt.model import ParamSpec, ParamValue, ServedModel, TaskSpec
 from mstar_rt.server.dispatch import Dispatcher, new_id
+
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between the tries of a warm-up that lacks something which may come back."""
 
 _log = logging.getLogger(__name__)
 
 
 class WarmUps:
-    """Answers the conductor's WarmUp with Warmed. `cannot_start` hears of a task that does not run in the first
-    warm-up of its model; what fails later leaves the model NOT_SERVING with the reason.
+    """Answers the conductor's WarmUp with Warmed, several at once. `cannot_start` hears of a task that does not run at
+    the start; what fails later is the conductor's business.
 
-    A warm-up that another loss of a worker overtakes is abandoned: the conductor asks again once all ranks are back.
+    One that fails with UNAVAILABLE is tried again before that is told, and does not end the start: the conductor alone
+    knows whether a worker was lost. Then it asks again, and does not listen to answers to what it asked before.
     """
 
     def __init__(
@@ -33,18 +37,20 @@ class WarmUps:
         models: Mapping[str, ServedModel],
         dispatcher: Dispatcher,
         cannot_start: Callable[[MstarError], None],
+        pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         self._models = models
         self._dispatcher = dispatcher
         self._cannot_start = cannot_start
-        self._warmed: set[str] = set()
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._pauses_s = pauses_s
+        self._running: dict[tuple[str, tuple[int, ...]], asyncio.Task[None]] = {}
         dispatcher.on_warm_up = self.begin
 
     def begin(self, asked: WarmUp) -> None:
-        if (overtaken := self._running.get(asked.model)) is not None:
+        where = (asked.model, tuple(asked.replicas))
+        if (overtaken := self._running.get(where)) is not None:
             overtaken.cancel()
-        self._running[asked.model] = asyncio.create_task(self._warm(asked))
+        self._running[where] = asyncio.create_task(self._warm(asked))
 
     async def stop(self) -> None:
         for task in self._running.values():
@@ -53,38 +59,44 @@ class WarmUps:
 
     async def _warm(self, asked: WarmUp) -> None:
         try:
-            await self._on_all_replicas(self._models[asked.model], asked.num_replicas)
+            await self._patiently(asked)
         except Unavailable as error:
-            _log.info("warm-up %d of model %s was overtaken: %s", asked.generation, asked.model, error)
+            if not self._dispatcher.draining:
+                self._dispatcher.warmed(asked.model, asked.generation, str(error))
         except MstarError as error:
             self._failed(asked, error)
         except Exception as error:
             _log.error("the warm-up of model %s failed", asked.model, exc_info=error)
             self._failed(asked, Internal(f"the warm-up of model {asked.model!r} failed; the server's log has why"))
         else:
-            self._warmed.add(asked.model)
             self._dispatcher.warmed(asked.model, asked.generation)
 
     def _failed(self, asked: WarmUp, error: MstarError) -> None:
         self._dispatcher.warmed(asked.model, asked.generation, str(error))
-        if asked.model in self._warmed:
-            _log.error("model %s does not serve: %s", asked.model, error)
-        else:
+        if asked.at_start:
             self._cannot_start(error)
 
-    async def _on_all_replicas(self, model: ServedModel, num_replicas: int) -> None:
-        """At once: they are on different ranks."""
-        tasks = [asyncio.ensure_future(warm_up(model, self._dispatcher, replica)) for replica in range(num_replicas)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _patiently(self, asked: WarmUp) -> None:
+        """A rank that has come back uses others with requests on them: what is exhausted there may come back too."""
+        model = self._models[asked.model]
+        for pause_s in self._pauses_s:
+            try:
+                return await warm_up(model, self._dispatcher, asked.replicas)
+            except Unavailable as error:
+                if self._dispatcher.draining:
+                    raise
+                _log.info("warm-up %d of model %s: %s", asked.generation, asked.model, error)
+            except ResourceExhausted as error:
+                if asked.at_start:
+                    raise
+                _log.warning("%s; trying again in %g s", error, pause_s)
+            await asyncio.sleep(pause_s)
+        return await warm_up(model, self._dispatcher, asked.replicas)
 
 
-async def warm_up(model: ServedModel, dispatcher: Dispatcher, replica: int) -> None:
-    """All tasks on one replica, in one session, with zeros (every symbol of a shape being 1) and default options.
+async def warm_up(model: ServedModel, dispatcher: Dispatcher, replicas: Sequence[int]) -> None:
+    """All tasks on these ranks of the replica groups, in one session, with zeros (every symbol of a shape being 1) and
+    default options.
 
     Raises:
         MstarError: a task does not run.
@@ -93,19 +105,19 @@ async def warm_up(model: ServedModel, dispatcher: Dispatcher, replica: int) -> N
     try:
         waiting: list[TaskSpec] = list(model.tasks)
         while waiting:
-            waiting = await _run_what_can(model, waiting, dispatcher, session_id, replica)
+            waiting = await _run_what_can(model, waiting, dispatcher, session_id, replicas)
     finally:
         dispatcher.close_session(session_id)
 
 
 async def _run_what_can(
-    model: ServedModel, tasks: list[TaskSpec], dispatcher: Dispatcher, session_id: str, replica: int
+    model: ServedModel, tasks: list[TaskSpec], dispatcher: Dispatcher, session_id: str, replicas: Sequence[int]
 ) -> list[TaskSpec]:
     """The tasks that need what another one persists first. Raises if that is what all of them need."""
     later = []
     for task in tasks:
         try:
-            await _run(model, task, dispatcher, session_id, replica)
+            await _run(model, task, dispatcher, session_id, replicas)
         except FailedPrecondition as error:
             later.append(task)
             if len(later) == len(tasks):
@@ -117,7 +129,9 @@ async def _run_what_can(
     return later
 
 
-async def _run(model: ServedModel, task: TaskSpec, dispatcher: Dispatcher, session_id: str, replica: int) -> None:
+async def _run(
+    model: ServedModel, task: TaskSpec, dispatcher: Dispatcher, session_id: str, replicas: Sequence[int]
+) -> None:
     tensors = zeros(task)
     params = model.check_request(task.name, tensors, needed_params(task))
     stream = dispatcher.submit(
@@ -126,9 +140,9 @@ async def _run(model: ServedModel, task: TaskSpec, dispatcher: Dispatcher, sessi
         tensors,
         params,
         request_id=new_id("w"),
-        criticality="generation",  # it waits for what other models on the rank have to do
+        criticality="planning",  # takes turns with what other models on the rank do, and does not wait for ever
         session_id=session_id,
-        warmup_replica=replica,
+        warmup_on=replicas,
     )
     async with stream:
         async for _ in stream:

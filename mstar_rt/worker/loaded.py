@@ -76,6 +76,11 @@ def load_model(model: ServedModel, worker: WorkerConfig, nodes: Collection[str] 
     Raises:
         CheckpointError, ConfigError, GraphError: with the sentence that says what to change.
     """
+    if worker.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"workers: rank {worker.rank} has device {worker.device!r}, but torch finds no CUDA device here; use "
+            "'cpu', or install torch with CUDA and check the driver"
+        )
     here = [node for node in model.graph.nodes if nodes is None or node.name in nodes]
     dtype = TORCH_DTYPES[worker.dtype]
     pools = {

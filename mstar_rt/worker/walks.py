@@ -8,6 +8,7 @@ from typing import Any
 
 from mstar_rt.cache.moving import apply_deltas
 from mstar_rt.clock import Clock
+from mstar_rt.engine import checked_batch_key
 from mstar_rt.errors import Internal, MstarError, PagesExhausted, Unavailable
 from mstar_rt.message import Fetched, FetchScope, StartWalk, Tokens, WalkDone
 from mstar_rt.model import NodeCall, NodeResult
@@ -222,7 +223,7 @@ class Walks:
             unit = Unit(
                 start.request_id,
                 (start.model, node.name),
-                engine.batch_key(call),
+                checked_batch_key(engine, call),
                 start.criticality,
                 firing.order,
                 self._num_units,

@@ -65,6 +65,8 @@ def test_outputs_of_a_loop_carry_their_iteration_and_options_reach_the_model(
         ("toy", "encode", {"frames": FRAMES}, {"speed": 1}, InvalidArgument, "unknown option 'speed'"),
         ("toy", "encode", {"frames": FRAMES}, {"speed": None}, InvalidArgument, "option 'speed'"),
         ("toy", "encode", {"frames": object()}, {}, InvalidArgument, "frames is"),
+        ("toy", "encode", [FRAMES], {}, InvalidArgument, "expected a mapping from names to arrays"),
+        ("toy", "encode", {1: FRAMES}, {}, InvalidArgument, "the name of a tensor is 1, expected text"),
     ],
 )
 def test_a_wrong_task_is_refused_in_one_sentence(

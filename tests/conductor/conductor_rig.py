@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mstar_rt.clock import ManualClock
@@ -17,6 +18,7 @@ from mstar_rt.message import (
     TensorRef,
     WalkDone,
     Warmed,
+    WarmUp,
     WorkerReady,
     decode,
     encode,
@@ -92,12 +94,21 @@ PLACEMENTS: dict[str, tuple[PlacementRule, ...]] = {
 
 
 def model(name: str = "m") -> ServedModel:
-    tasks = tuple(TaskSpec(task, task, (X, Z), (Y,), walks) for task, walks in TASKS.items())
+    tasks = tuple(_task(name, walks) for name, walks in TASKS.items())
     caches = {
         "memory": KVSpec(1, 1, 16, 4, 64, lifetime="session"),
         "scratch": KVSpec(1, 1, 16, 4, 64, lifetime="request"),
     }
     return ServedModel(name, "toy", "for tests", GRAPH, tasks, "nowhere:nodes", caches)
+
+
+def _task(name: str, walks: tuple[str, ...]) -> TaskSpec:
+    """It takes and gives what its walks read and emit."""
+    bound = [GRAPH.bound(walk) for walk in walks]
+    read = {tensor for walk in bound for tensor in walk.inputs}
+    emitted = sorted({tensor for walk in bound for tensor, _ in walk.emits})
+    inputs = tuple(spec for spec in (X, Z) if spec.name in read)
+    return TaskSpec(name, name, inputs, tuple(replace(Y, name=tensor) for tensor in emitted), walks)
 
 
 def placed(rules: Sequence[PlacementRule], ranks: Sequence[int]) -> Placement:
@@ -154,9 +165,16 @@ class Rig:
     def ready(self) -> Rig:
         for rank in self.placement.ranks_of("m"):
             self.conductor.handle(WorkerReady(rank, 100 + rank, ["m"], 1.0))
-        self.conductor.handle(Warmed("m", 1))
-        self.endpoint.take()
+        self.warm_up()
         return self
+
+    def warm_up(self) -> list[WarmUp]:
+        """Every warm-up that was asked for since the last look goes well."""
+        asked = self.told("server", WarmUp)
+        for warm_up in asked:
+            self.conductor.handle(Warmed("m", warm_up.generation))
+        self.endpoint.take()
+        return asked
 
     def block(self) -> TensorRef:
         """A tensor in the server's shared memory."""

@@ -33,11 +33,12 @@ class Level:
 
 @dataclass
 class RequestBook:
-    """One submitted request as the outside knows it."""
+    """One submitted request as the outside knows it; it may run on ranks that were warm when it came."""
 
     task: str
     session: str | None
     inputs: set[str]
+    may_use: set[int]
     started: set[int] = field(default_factory=set)
     given: set[tuple[int, str]] = field(default_factory=set)
     cancelled_on: set[int] = field(default_factory=set)

@@ -11,6 +11,7 @@ from typing import Any
 from conductor_rig import Rig
 from request_books import Level, RequestBook
 from scripted_workers import WorkerModel
+from warm_books import WarmBook
 
 from mstar_rt.message import (
     Admitted,
@@ -30,6 +31,7 @@ from mstar_rt.message import (
     StartWalk,
     SuspendWalk,
     WalkDone,
+    Warmed,
     WarmUp,
     WorkerReady,
 )  # fmt: skip
@@ -43,7 +45,8 @@ class World:
         self.rig = Rig(placement)
         self.ranks = self.rig.placement.ranks_of("m")
         self.workers: dict[int, WorkerModel | None] = dict.fromkeys(self.ranks)
-        self.ready: set[int] = set()
+        self.warmth = WarmBook(self.rig.placement)
+        self.ready = self.warmth.ready
         self.holds: set[tuple[int, str]] = set()
         self.blocks: dict[int, tuple[str, str]] = {}
         self.requests: dict[str, RequestBook] = {}
@@ -51,15 +54,14 @@ class World:
         self.lost: set[str] = set()
         self.truth: dict[str, Level] = {}
         self.session_level: dict[str, dict[int, Level]] = {}
-        self.generation: int | None = None
-        self.warming: int | None = None
-        self.serving = False
         self.num_lives: Counter[int] = Counter()
         self.last_walk_id = 0
 
     # --- what the outside does ---------------------------------------------------------------------------------------
 
     def handle(self, message: Message) -> None:
+        if isinstance(message, Warmed):
+            self.warmth.answer(message)
         self.rig.conductor.handle(message)
         self.observe()
 
@@ -73,9 +75,7 @@ class World:
         worker = self.workers[rank]
         assert worker is not None
         self.workers[rank] = None
-        self.ready.discard(rank)
-        self.generation = self.warming = None
-        self.serving = False
+        self.warmth.lose(rank)
         self.lost |= {session for session, truth in self.truth.items() if truth.lies_on(rank)}
         for levels in [*self.session_level.values(), *(book.level for book in self.requests.values())]:
             levels.pop(rank, None)
@@ -101,13 +101,16 @@ class World:
         self.session_level.pop(session, None)
 
     def submit(self, request_id: str, task: str, session: str | None, names: set[str], **fields: Any) -> None:
+        is_warm_up = fields.get("warmup_on") is not None
         refs = {name: self.rig.block() for name in names}
         readers = self.rig.placement.readers("m", self.rig.conductor._models["m"].task(task).walks)
         for name, ref in refs.items():
             assert ref.segment is not None
             self.blocks[ref.segment.block_id] = (request_id, name)
             self.holds |= {(ref.segment.block_id, f"worker/{rank}") for rank in readers.get(name, ())}
-        self.requests[request_id] = RequestBook(task, session, names)
+        self.requests[request_id] = RequestBook(
+            task, session, names, set(self.ready if is_warm_up else self.warmth.warm)
+        )
         self.rig.submit(request_id, task, inputs=refs, session_id=session, **fields)
         self.observe()
 
@@ -120,7 +123,7 @@ class World:
         assert worker is not None
         message = worker.outbox.popleft()
         if isinstance(message, WorkerReady):
-            self.ready.add(rank)
+            self.warmth.come(rank)
         if isinstance(message, WalkDone):
             self._note_done(message)
         self.handle(message)
@@ -167,6 +170,7 @@ class World:
                 assert rank in self.ready, f"a {type(message).__name__} was sent to a worker that is not ready"
                 self._at_worker(rank, message)
                 worker.inbox.append(message)
+        self.warmth.check()
 
     def _at_server(self, message: Message) -> None:
         match message:
@@ -185,12 +189,10 @@ class World:
                 if book is not None:
                     self._failed(book, message)
             case WarmUp():
-                assert self.ready == set(self.ranks)
-                assert self.generation is None or message.generation > self.generation
-                self.generation = self.warming = message.generation
+                self.warmth.ask(message)
             case ServingState():
-                self.serving, self.warming = message.serving, None
-                assert not self.serving or self.ready == set(self.ranks)
+                assert message.serving or message.reason
+                self.warmth.says_serving = message.serving
             case SessionOpened():
                 assert message.session_id in self.sessions
             case _:
@@ -252,6 +254,7 @@ class World:
         book = self.requests[start.request_id]
         assert not book.answers
         assert not book.cancelled_on | book.released_on
+        assert rank in book.may_use, "it was not warm"
         book.started.add(rank)
         if start.walk_id != book.walk_id:
             assert start.walk_id > self.last_walk_id

@@ -49,7 +49,7 @@ def test_one_walk_on_one_rank() -> None:
     rig.done(start, 0)
     [released, (to, finished)] = rig.said()
     assert released == ("worker/0", ReleaseScope("r"))
-    expected = Finished("r", 1, {"n": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, 5.0, ["f"])
+    expected = Finished("r", 1, {"n": NodeTime(2, 1.0, 4.0, 1)}, {"l": 4.0}, {"l": 2}, 5.0, ["f"], [0])
     assert (to, finished) == ("server", expected)
 
 

@@ -16,7 +16,7 @@ from conductor_rig import PLACEMENTS, TASKS
 from scripted_workers import Part, WorkerModel
 from scripted_world import World
 
-from mstar_rt.message import Warmed
+from mstar_rt.message import Warmed, WarmUp
 
 RARELY = st.integers(0, 9).map(lambda drawn: drawn == 7)
 """Whether a rule that ends things acts: most of the time enough should be going on at once."""
@@ -35,10 +35,15 @@ class ConductorMachine(RuleBasedStateMachine):
             if worker is None:
                 self.world.start_worker(rank)
                 self.world.deliver(rank)
-        if self.world.generation is None:
+        if len(self.world.ready) < len(self.world.ranks):
             self.world.settle()
-        assert self.world.generation is not None
-        self.world.handle(Warmed("m", self.world.generation))
+        if self.world.warmth.failed:
+            self.world.kill(next(iter(self.world.warmth.failed)), 0)
+            self.restore()
+        for number in list(self.world.warmth.asked):
+            self.world.handle(Warmed("m", number))
+        assert self.world.warmth.serving
+        assert self.world.warmth.warm == set(self.world.ranks)
 
     def pick_rank(self, data: st.DataObject, wanted: list[int]) -> int:
         return data.draw(st.sampled_from(wanted))
@@ -64,16 +69,28 @@ class ConductorMachine(RuleBasedStateMachine):
         data=st.data(),
         task=st.sampled_from(sorted(TASKS)),
         names=st.sets(st.sampled_from(["x", "z"])),
-        replica=st.none() | st.integers(0, 3),
-        is_warmup=st.booleans(),
     )
-    def submit(self, data: st.DataObject, task: str, names: set[str], replica: int | None, is_warmup: bool) -> None:
-        if not self.world.serving and data.draw(st.integers(0, 3)):
+    def submit(self, data: st.DataObject, task: str, names: set[str]) -> None:
+        if not self.world.warmth.serving and data.draw(st.integers(0, 3)):
             self.restore()
-        session = data.draw(st.sampled_from([None, *sorted(self.world.sessions)]))
-        is_accepted = self.world.serving or (is_warmup and self.world.warming is not None)
+        session = data.draw(st.sampled_from([None, *self.sessions("s")]))
+        is_accepted = self.world.warmth.serving
         request_id = self.name("r")
-        self.world.submit(request_id, task, session, names, replica=replica, warmup=is_warmup)
+        self.world.submit(request_id, task, session, names)
+        self.check_answers(request_id, session, is_accepted)
+
+    @rule(data=st.data(), task=st.sampled_from(sorted(TASKS)), names=st.sets(st.sampled_from(["x", "z"])))
+    def submit_warm_up(self, data: st.DataObject, task: str, names: set[str]) -> None:
+        """Not only of warm-ups that were asked for: these may be over when their requests come."""
+        placement = self.world.rig.placement
+        replicas = [data.draw(st.sampled_from(group.ranks)) for group in placement.groups("m")]
+        session = data.draw(st.sampled_from([None, *self.sessions("w")]))
+        is_accepted = self.world.warmth.ranks_of(WarmUp("m", 0, replicas)) <= self.world.ready
+        request_id = self.name("r")
+        self.world.submit(request_id, task, session, names, warmup_on=replicas)
+        self.check_answers(request_id, session, is_accepted)
+
+    def check_answers(self, request_id: str, session: str | None, is_accepted: bool) -> None:
         answers = self.world.requests[request_id].answers
         if not is_accepted:
             assert "is not ready" in answers[0].message
@@ -82,10 +99,14 @@ class ConductorMachine(RuleBasedStateMachine):
         else:
             assert answers == []
 
-    @precondition(lambda self: len(self.world.sessions) < 2)
-    @rule()
-    def open_session(self) -> None:
-        self.world.open_session(self.name("s"))
+    def sessions(self, kind: str) -> list[str]:
+        """ "s": clients', "w": those that warm-ups open for themselves."""
+        return sorted(session for session in self.world.sessions if session.startswith(kind))
+
+    @precondition(lambda self: len(self.world.sessions) < 3)
+    @rule(kind=st.sampled_from(["s", "s", "w"]))
+    def open_session(self, kind: str) -> None:
+        self.world.open_session(self.name(kind))
 
     @precondition(lambda self: self.world.sessions)
     @rule(data=st.data(), rarely=RARELY)
@@ -155,13 +176,13 @@ class ConductorMachine(RuleBasedStateMachine):
             self.pick_rank(data, [rank for rank, worker in self.world.workers.items() if worker is None])
         )
 
-    @precondition(lambda self: self.world.generation is not None)
-    @rule(stale=st.booleans(), reason=st.sampled_from(["", "", "", "a node raises"]))
-    def warmed(self, stale: bool, reason: str) -> None:
-        assert self.world.generation is not None
-        was = self.world.serving
-        self.world.handle(Warmed("m", self.world.generation - stale, reason))
-        assert not stale or self.world.serving == was
+    @rule(data=st.data(), stale=st.booleans(), reason=st.sampled_from(["", "", "", "a node raises"]))
+    def warmed(self, data: st.DataObject, stale: bool, reason: str) -> None:
+        """Of a number that is no more, too."""
+        warmth = self.world.warmth
+        numbers = range(1, warmth.last_number + 1) if stale else sorted(warmth.asked)
+        if numbers:
+            self.world.handle(Warmed("m", data.draw(st.sampled_from(numbers)), reason))
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

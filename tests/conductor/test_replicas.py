@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from conductor_rig import Rig
 
-from mstar_rt.message import CloseSession, OpenSession, Release, StartWalk, Warmed, WorkerReady
+from mstar_rt.message import CloseSession, OpenSession, Release, StartWalk, WorkerReady
 
 
 def rank_of(rig: Rig, request_id: str, task: str = "keep", **fields: object) -> int:
@@ -34,11 +34,11 @@ class StartWalkOf:
 
 def test_groups_choose_apart_and_one_request_stays_with_its_choice() -> None:
     rig = Rig("replicas").ready()
-    rig.submit("r", "apart", replica=1)
+    rig.submit("r", "apart", warmup_on=[1, 2])
     assert {tuple(start.node_ranks) for _, start in rig.said(StartWalk)} == {(0, 1, 1, 0)}
-    rig.submit("r2", "apart", replica=5)
+    rig.submit("r2", "apart", warmup_on=[2, 2])
     assert {tuple(start.node_ranks) for _, start in rig.said(StartWalk)} == {(0, 2, 2, 0)}
-    rig.submit("r3", "talk", replica=1)
+    rig.submit("r3", "talk", warmup_on=[1, 2])
     [(to, first)] = rig.said(StartWalk)
     rig.done(first, 2)
     assert (to, rig.said(StartWalk)[0][0]) == ("worker/2", "worker/2")
@@ -47,7 +47,7 @@ def test_groups_choose_apart_and_one_request_stays_with_its_choice() -> None:
 def test_the_others_let_go_of_the_inputs() -> None:
     rig = Rig("replicas").ready()
     ref = rig.block()
-    rig.submit("r", "keep", inputs={"x": ref}, replica=0)
+    rig.submit("r", "keep", inputs={"x": ref}, warmup_on=[0, 1])
     assert ref.segment is not None
     assert rig.said(Release) == [("server", Release("worker/2", [ref.segment.block_id]))]
 
@@ -56,8 +56,8 @@ def test_a_session_stays_with_its_first_choice() -> None:
     rig = Rig("replicas").ready()
     for session in ("a", "b", "c"):
         rig.conductor.handle(OpenSession(session, "m"))
-    assert rank_of(rig, "a1", session_id="a", replica=1) == 2
-    assert rank_of(rig, "a2", session_id="a", replica=0) == 2
+    assert rank_of(rig, "a1", session_id="a", warmup_on=[1, 2]) == 2
+    assert rank_of(rig, "a2", session_id="a", warmup_on=[0, 1]) == 2
     assert rank_of(rig, "b1", session_id="b") == 1
     rig.conductor.handle(CloseSession("b"))
     assert rank_of(rig, "c1", session_id="c") == 1
@@ -81,7 +81,8 @@ def test_a_session_without_state_chooses_again_when_its_rank_dies() -> None:
     rig.conductor.handle(OpenSession("s", "m"))
     assert rank_of(rig, "r1", "recall", session_id="s") == 1
     rig.conductor.worker_lost(1, "gone", 101)
-    rig.conductor.handle(WorkerReady(1, 102, ["m"], 1.0))
-    rig.conductor.handle(Warmed("m", 2))
     rig.said()
-    assert rank_of(rig, "r2", "recall", session_id="s", replica=1) == 2
+    assert rank_of(rig, "r2", "recall", session_id="s") == 2
+    rig.conductor.handle(WorkerReady(1, 102, ["m"], 1.0))
+    rig.warm_up()
+    assert rank_of(rig, "r3", "recall", session_id="s") == 2, "it has chosen again"

@@ -64,7 +64,7 @@ def test_a_walk_is_over_when_all_its_ranks_are_done() -> None:
     said = rig.said()
     assert [to for to, message in said if message == ReleaseScope("r")] == APART_STARTS
     times = {"n": NodeTime(4, 2.0, 8.0, 2), "s": NodeTime(1, 1.0, 1.0, 0)}
-    assert said[-1] == ("server", Finished("r", 4, times, {"l": 12.0}, {"l": 3, "m": 1}, 2.0, ["f", "late"]))
+    assert said[-1] == ("server", Finished("r", 4, times, {"l": 12.0}, {"l": 3, "m": 1}, 2.0, ["f", "late"], [0, 1, 2]))
 
 
 def test_an_input_goes_to_each_rank_once_and_is_kept_where_a_later_walk_reads_it() -> None:

@@ -37,15 +37,20 @@ def test_a_model_serves_once_all_its_ranks_are_ready_and_it_has_warmed_up() -> N
     rig.conductor.handle(WorkerReady(2, 12, ["m"], 1.0))
     assert rig.said() == [("worker/1", Admitted(0)), ("worker/2", Admitted(0))]
     rig.conductor.handle(WorkerReady(0, 10, ["m"], 1.0))
-    assert rig.said() == [("worker/0", Admitted(0)), ("server", WarmUp("m", 1, 3))]
+    assert rig.said() == [
+        ("worker/0", Admitted(0)),
+        ("server", WarmUp("m", 1, [0, 1], at_start=True)),
+        ("server", WarmUp("m", 2, [1, 1], at_start=True)),
+        ("server", WarmUp("m", 3, [2, 2], at_start=True)),
+    ]
     rig.submit("r1", "recall")
     assert "it is warming up" in rig.told("server", RequestFailed)[0].message
-    rig.submit("w", "recall", warmup=True, replica=1)
+    rig.submit("w", "recall", warmup_on=[2, 2])
     assert rig.said(StartWalk)[0][0] == "worker/2"
-    rig.conductor.handle(Warmed("m", 0))
-    rig.conductor.handle(Warmed("n", 1))
-    assert rig.said() == []
-    rig.conductor.handle(Warmed("m", 1))
+    for model, generation in (("m", 0), ("n", 1), ("m", 1), ("m", 2), ("m", 1)):
+        rig.conductor.handle(Warmed(model, generation))
+    assert rig.said() == [], "every replica has to prove itself first"
+    rig.conductor.handle(Warmed("m", 3))
     assert rig.said() == [("server", ServingState("m", True))]
     assert [rig.conductor.is_ready(rank) for rank in (0, 1, 2, 3)] == [True, True, True, False]
 
@@ -99,7 +104,7 @@ def test_a_worker_that_comes_back_is_warmed_up_again() -> None:
     rig.submit("r2", "keep")
     assert "no worker is ready on rank 1" in rig.told("server", RequestFailed)[0].message
     rig.conductor.handle(WorkerReady(1, 102, ["m"], 1.0))
-    assert rig.said() == [("worker/1", Admitted(1)), ("server", WarmUp("m", 2, 1))]
+    assert rig.said() == [("worker/1", Admitted(1)), ("server", WarmUp("m", 2, []))]
     rig.conductor.handle(WorkerReady(1, 102, ["m"], 1.0))
     assert rig.said() == []
     rig.conductor.worker_lost(1, "gone again", 102)
@@ -152,6 +157,12 @@ def test_a_silent_worker_is_overdue() -> None:
     rig.conductor.worker_lost(0, "killed", 100)
     heartbeat(rig)  # said before it died
     assert [look(rig, 2.0) for _ in range(10)] == [[]] * 10
+
+
+def test_a_worker_that_never_sends_a_heartbeat_is_overdue() -> None:
+    rig = Rig("one").ready()
+    assert [look(rig, 2.0) for _ in range(5)] == [[]] * 5
+    assert look(rig, 0.5) == [(0, "it was silent for 10.5 s, over 10 s")]
 
 
 def test_our_own_absence_is_not_its_silence() -> None:

@@ -16,7 +16,7 @@ from mstar_rt.graph import (
     Walk,
     WalkGraph,
 )
-from mstar_rt.model import KVSpec, ServedModel, TaskSpec, TensorSpec
+from mstar_rt.model import KVSpec, ParamSpec, ServedModel, TaskSpec, TensorSpec
 
 LOOK = GraphNode("look", ("frames",), ("context",))
 PREFILL = GraphNode("prefill", ("context",), ("token",), engine="kv_cache", cache="text")
@@ -54,14 +54,18 @@ GRAPH = WalkGraph(
 def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedModel:
     """`cache_lifetime` is an option so that tests can see what it changes."""
     frames, token = TensorSpec("frames", ("N",), ("float32",), "x"), TensorSpec("token", (1,), ("int64",), "x")
+    audio, steps = (
+        TensorSpec("audio", ("S",), ("float32",), "x"),
+        ParamSpec("steps", "int", 4, "x", minimum=1, maximum=64),
+    )
     return ServedModel(
         name=name,
         family="crossing",
         doc="declared, never run",
         graph=GRAPH,
         tasks=(
-            TaskSpec("answer", "x", (frames,), (token,), ("see", "answer")),
-            TaskSpec("say_more", "x", (frames,), (token,), ("answer", "speak")),
+            TaskSpec("answer", "x", (frames,), (token,), ("see", "answer"), (steps,)),
+            TaskSpec("say_more", "x", (frames,), (token, audio), ("answer", "speak"), (steps,)),
         ),
         nodes_factory="crossing_model:build_nodes",
         caches={"text": KVSpec(1, 1, 16, 4, 64, str(options.get("cache_lifetime", "session")))},

@@ -44,7 +44,7 @@ def test_without_rules_everything_runs_on_the_lowest_rank() -> None:
     assert placement.models_on(3) == ()
     assert placement.nodes_on("arm", 3) == ()
     assert placement.groups("arm") == ()
-    assert placement.num_replicas("arm") == 1
+    assert placement.places("arm") == ((1,),)
 
 
 def test_models_on_different_ranks() -> None:

@@ -56,7 +56,7 @@ THROUGH_ANOTHER = Sequential(PREFILL, SAMPLE.bind(outputs={"token": "token"}), D
 
 def test_prefill_and_decode_apart_with_a_value_between_them() -> None:
     assert placed(DIRECT, ("decode", (1,))).ranks_of("m") == (0, 1)
-    assert placed(DIRECT, ("decode", (1, 2))).num_replicas("m") == 2
+    assert placed(DIRECT, ("decode", (1, 2))).places("m") == ((0,), (1, 2))
 
 
 def test_a_cache_that_cannot_follow_is_refused_with_the_reason() -> None:

@@ -41,7 +41,7 @@ def test_uses_of_equal_ranks_are_one_group() -> None:
         ReplicaGroup((1, 2), True, (("talk", "think"), ("talk", "speak"), ("act", "move"))),
         ReplicaGroup((3, 4, 5), False, (("talk", "judge"),)),
     )
-    assert placement.num_replicas("m") == 3
+    assert set(placement.places("m")) == {(0,), (1, 2), (3, 4, 5)}
     assert placement.ranks_of("m") == (0, 1, 2, 3, 4, 5)
     assert placement.nodes_on("m", 2) == ("think", "speak", "move")
     assert placement.nodes_on("m", 5) == ("judge",)

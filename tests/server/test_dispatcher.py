@@ -76,7 +76,7 @@ async def settle() -> None:
 
 
 def finished(request_id: str = "r1", num_emitted: int = 0) -> Finished:
-    return Finished(request_id, num_emitted, {}, {}, {}, 1.0)
+    return Finished(request_id, num_emitted, {}, {}, {}, 1.0, ranks=[0])
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_a_lost_worker_fails_what_waits_for_its_emissions(other: OtherSide
     running.cancel()
 
 
-async def test_a_lost_worker_of_another_model_changes_nothing(other: OtherSide) -> None:
+async def test_a_lost_worker_on_which_the_request_did_not_run_changes_nothing(other: OtherSide) -> None:
     waiting = other.submit("r1")
     await other.tell(finished("r1", num_emitted=1))
     await other.tell(PeerGone("worker/1"))

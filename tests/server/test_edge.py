@@ -180,7 +180,7 @@ def test_a_model_is_described_with_its_schema_and_its_walks(runtime_stub: Any) -
     assert options["num_samples"].default_value.integer == 32
     assert (options["num_samples"].minimum, options["num_samples"].maximum) == (2, 256)
     assert list(options["cost"].choices) == ["l1", "l2"]
-    assert [walk.walk for walk in description.walks] == ["encode", "rollout"]
+    assert [walk.walk for walk in description.walks] == ["encode", "rollout", "set_goal", "plan"]
     assert "predictor" in description.walks[1].text
     assert description.walks[1].mermaid.startswith("flowchart")
     assert description.facts["image_size"].integer == SIZE

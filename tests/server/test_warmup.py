@@ -1,4 +1,4 @@
-"""Warm-up: every task, every replica, in the right order, before anyone is told that the model serves."""
+"""Warm-up: every task, where the conductor says, in the right order, before requests are let in there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from mstar_rt.errors import FailedPrecondition, Internal, InvalidArgument, MstarError, Unavailable
+from mstar_rt.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    MstarError,
+    ResourceExhausted,
+    Unavailable,
+)  # fmt: skip
 from mstar_rt.graph import GraphNode, Sequential, Walk, WalkGraph
 from mstar_rt.message import (
     CancelRequest,
@@ -30,13 +37,20 @@ from mstar_rt.transport import InProcessHub, InProcessPlanes
 
 X = TensorSpec("x", ("N", 2), ("float32",), "numbers")
 MAYBE = TensorSpec("maybe", ("N",), ("int64",), "numbers", optional=True)
-NODE = GraphNode("node", ("x",), ("y",))
+Y = TensorSpec("y", ("N", 2), ("float32",), "numbers")
+KEEP = GraphNode("keep", ("x", "maybe"), ("kept",))
+RECALL = GraphNode("recall", ("kept",), ("y",))
 MODEL = ServedModel(
     "toy", "toy", "A model for tests.",
-    WalkGraph(nodes=(NODE,), walks=(Walk("walk", Sequential(NODE), emit=("y",)),)),
+    WalkGraph(
+        nodes=(KEEP, RECALL),
+        walks=(Walk("keep", Sequential(KEEP), persist=("kept",)), Walk("recall", Sequential(RECALL), emit=("y",))),
+    ),
     tasks=(
-        TaskSpec("recall", "needs what keep persists", (), (), ("walk",), session_inputs=(("kept", "run keep first"),)),
-        TaskSpec("keep", "persists", (X, MAYBE), (), ("walk",)),
+        TaskSpec(
+            "recall", "needs what keep persists", (), (Y,), ("recall",), session_inputs=(("kept", "run keep first"),)
+        ),
+        TaskSpec("keep", "persists", (X, MAYBE), (), ("keep",)),
     ),
     nodes_factory="nowhere:nodes",
 )  # fmt: skip
@@ -54,7 +68,7 @@ class Conductor:
         readers = {"x": ("worker/0",)}
         self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)}, lambda *_: readers)
         self.cannot_start: list[MstarError] = []
-        self.warm_ups = WarmUps({"toy": MODEL}, self.dispatcher, self.cannot_start.append)
+        self.warm_ups = WarmUps({"toy": MODEL}, self.dispatcher, self.cannot_start.append, pauses_s=(0.0, 0.0))
         self.refuse: dict[str, MstarError] = {}
         self.silent: set[str] = set()
         self.seen: list[Message] = []
@@ -95,8 +109,8 @@ class Conductor:
                 await self.news.wait()
         return self.of(kind)
 
-    def ask(self, generation: int = 1, num_replicas: int = 1) -> None:
-        self.endpoint.send("server", WarmUp("toy", generation, num_replicas))
+    def ask(self, generation: int = 1, replicas: tuple[int, ...] = (0, 3), at_start: bool = True) -> None:
+        self.endpoint.send("server", WarmUp("toy", generation, list(replicas), at_start))
 
 
 @pytest.fixture
@@ -111,14 +125,13 @@ async def conductor() -> AsyncIterator[Conductor]:
     assert running.server_plane.num_held_bytes == 0
 
 
-async def test_every_task_runs_on_every_replica_in_a_session_of_its_own(conductor: Conductor) -> None:
-    conductor.ask(generation=7, num_replicas=3)
-    (warmed,) = await conductor.wait_for(Warmed)
-    assert warmed == Warmed("toy", 7)
+async def test_every_task_runs_where_it_was_asked_for_in_a_session_of_its_own(conductor: Conductor) -> None:
+    for generation in (7, 8, 9):
+        conductor.ask(generation, replicas=(generation, 0))
+    assert sorted(warmed.generation for warmed in await conductor.wait_for(Warmed, 3)) == [7, 8, 9]
     submits = conductor.of(Submit)
-    assert all(submit.warmup for submit in submits)
-    for replica in range(3):
-        mine = [submit for submit in submits if submit.replica == replica]
+    for generation in (7, 8, 9):
+        mine = [submit for submit in submits if submit.warmup_on == [generation, 0]]
         assert [submit.task for submit in mine] == ["recall", "keep", "recall"], "what needs `keep` follows it"
         assert len({submit.session_id for submit in mine}) == 1
         np.testing.assert_array_equal(conductor.plane.view(mine[1].inputs["x"]), np.zeros((1, 2), np.float32))
@@ -147,17 +160,39 @@ async def test_a_failure_of_the_first_warm_up_ends_the_start(conductor: Conducto
     assert str(error) == sentence
 
 
-async def test_a_later_failure_is_told_to_the_conductor_only(
-    conductor: Conductor, caplog: pytest.LogCaptureFixture
-) -> None:
-    conductor.ask()
-    await conductor.wait_for(Warmed)
+async def test_a_later_failure_is_told_to_the_conductor_only(conductor: Conductor) -> None:
     conductor.refuse["keep"] = Internal("the device is broken")
-    conductor.ask(generation=2)
-    _, warmed = await conductor.wait_for(Warmed, 2)
+    conductor.ask(generation=2, at_start=False)
+    (warmed,) = await conductor.wait_for(Warmed)
     assert (warmed.generation, warmed.reason) == (2, "warm-up of model 'toy', task 'keep': the device is broken")
     assert not conductor.cannot_start
-    assert "the device is broken" in caplog.text
+
+
+@pytest.mark.parametrize(("at_start", "num_tries"), [(True, 1), (False, 3)])
+async def test_what_requests_exhaust_is_tried_again(conductor: Conductor, at_start: bool, num_tries: int) -> None:
+    conductor.refuse["keep"] = ResourceExhausted("no pages left")
+    conductor.ask(at_start=at_start)
+    (warmed,) = await conductor.wait_for(Warmed)
+    assert warmed.reason == "warm-up of model 'toy', task 'keep': no pages left"
+    assert len(conductor.of(OpenSession)) == num_tries
+    assert len(conductor.cannot_start) == at_start
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+async def test_what_is_unavailable_though_no_worker_was_lost_is_told(conductor: Conductor, at_start: bool) -> None:
+    conductor.refuse["keep"] = Unavailable("the camera is off")
+    conductor.ask(at_start=at_start)
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 1, "the camera is off")]
+    assert len(conductor.of(OpenSession)) == 3
+    assert not conductor.cannot_start
+
+
+async def test_a_try_that_goes_well_is_enough(conductor: Conductor) -> None:
+    conductor.refuse["keep"] = ResourceExhausted("no pages left")
+    conductor.ask(at_start=False)
+    await conductor.wait_for(CloseSession)
+    conductor.refuse.clear()
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 1)]
 
 
 async def test_a_task_that_never_gets_what_it_needs_fails_the_warm_up(conductor: Conductor) -> None:
@@ -182,13 +217,16 @@ async def test_a_lost_worker_abandons_the_warm_up_quietly(
 
 async def test_a_newer_question_overtakes_the_one_that_hangs(conductor: Conductor) -> None:
     conductor.silent.add("keep")
-    conductor.ask(num_replicas=2)
+    conductor.ask()
+    conductor.ask(generation=2, replicas=(1, 3))
     await conductor.wait_for(Submit, 4)
     conductor.silent.clear()
-    conductor.ask(generation=2)
-    assert await conductor.wait_for(Warmed) == [Warmed("toy", 2)]
-    assert len(await conductor.wait_for(CancelRequest, 2)) == 2
-    await conductor.wait_for(CloseSession, 3)
+    conductor.ask(generation=3)
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 3)]
+    (cancelled,) = await conductor.wait_for(CancelRequest)
+    hanging = [submit for submit in conductor.of(Submit) if submit.task == "keep"][:2]
+    assert cancelled.request_id == next(submit.request_id for submit in hanging if submit.warmup_on == [0, 3])
+    await conductor.wait_for(CloseSession, 2)
 
 
 async def test_a_server_that_drains_warms_nothing_up(conductor: Conductor) -> None:
@@ -218,7 +256,7 @@ def test_what_a_request_cannot_do_without_is_given() -> None:
         ParamSpec("known", "int", 4, "has a default"),
     )
     task = TaskSpec(
-        "t", "", (frames, latents, past), (), ("walk",), params, derived=(("derived", "T"),),
+        "t", "", (frames, latents, past), (Y,), ("walk",), params, derived=(("derived", "T"),),
         one_of=(("frames", "latents"),),
     )  # fmt: skip
     assert {name: (array.shape, array.dtype.name) for name, array in zeros(task).items()} == {
@@ -226,5 +264,7 @@ def test_what_a_request_cannot_do_without_is_given() -> None:
     }
     given = needed_params(task)
     assert given == {"steps": 3, "count": 1, "scale": 0.5, "kind": "a", "pose": (1.0, 1.0), "fast": False}
-    model = ServedModel("m", "m", "", MODEL.graph, (task,), "nowhere:nodes")
+    node = GraphNode("node", ("frames", "latents", "past"), ("y",))
+    graph = WalkGraph((node,), (Walk("walk", node, emit=("y",)),))
+    model = ServedModel("m", "m", "", graph, (task,), "nowhere:nodes")
     assert model.check_request("t", zeros(task), given)["derived"] == 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mstar_rt.clock import MonotonicClock
-from mstar_rt.graph import GraphNode, Sequential, Walk, WalkGraph
+from mstar_rt.graph import GraphNode, Walk, WalkGraph
 from mstar_rt.message import (
     AskStats,
     CancelRequest,
@@ -40,17 +40,23 @@ WAIT_S = 10.0
 
 
 def toy_model(name: str = "toy") -> ServedModel:
+    context = ("frames", "context_latents", "state")
     encoder = GraphNode("encoder", inputs=("frames",), outputs=("latents",))
-    predictor = GraphNode("predictor", inputs=("latents", "actions"), outputs=("latent", "pose"))
+    predictor = GraphNode("predictor", inputs=(*context, "actions", "states"), outputs=("latent", "pose"))
+    keeper = GraphNode("keeper", inputs=("goal_frames",), outputs=("goal",))
+    planner = GraphNode("planner", inputs=(*context, "goal_frames"), outputs=("plan_actions", "plan_cost"))
     graph = WalkGraph(
-        nodes=(encoder, predictor),
+        nodes=(encoder, predictor, keeper, planner),
         walks=(
-            Walk("encode", Sequential(encoder), emit=("latents",)),
-            Walk("rollout", Sequential(encoder, predictor), emit=("latent", "pose")),
+            Walk("encode", encoder, emit=("latents",)),
+            Walk("rollout", predictor, emit=("latent", "pose")),
+            Walk("set_goal", keeper, persist=("goal",)),
+            Walk("plan", planner, emit=("plan_actions", "plan_cost")),
         ),
     )
     frames = TensorSpec("frames", ("T", SIZE, SIZE, 3), ("uint8",), "camera frames", max_sizes=(("T", 8),))
     latents = TensorSpec("context_latents", ("T", PATCHES, WIDTH), ("float32",), "encoded frames", optional=True)
+    encoded = TensorSpec("latents", ("T", PATCHES, WIDTH), ("float32",), "encoded frames")
     state = TensorSpec("state", (7,), ("float32",), "pose of the last frame", units="m, rad")
     actions = TensorSpec("actions", ("B", "H", 7), ("float32",), "actions", max_sizes=(("H", MAX_HORIZON),))
     states = TensorSpec("states", ("B", "H", 7), ("float32",), "pose at each step", optional=True)
@@ -73,7 +79,7 @@ def toy_model(name: str = "toy") -> ServedModel:
     )
     optional_frames = TensorSpec("frames", frames.shape, frames.dtypes, frames.doc, optional=True)
     tasks = (
-        TaskSpec("encode", "frames to latents", (frames,), (latents,), ("encode",)),
+        TaskSpec("encode", "frames to latents", (frames,), (encoded,), ("encode",)),
         TaskSpec(
             "rollout", "imagine", (optional_frames, latents, state, actions, states), step_outputs, ("rollout",),
             (horizon,), derived=(("rollout_horizon", "H"),),
@@ -84,9 +90,9 @@ def toy_model(name: str = "toy") -> ServedModel:
                 TensorSpec("plan_actions", ("H", 7), ("float32",), "actions"),
                 TensorSpec("plan_cost", (2,), ("float32",), "best, elite mean"),
             ),
-            ("rollout",), plan_params,
+            ("plan",), plan_params,
         ),
-        TaskSpec("set_goal", "keep a goal", (goal,), (), ("encode",)),
+        TaskSpec("set_goal", "keep a goal", (goal,), (), ("set_goal",)),
     )  # fmt: skip
     return ServedModel(
         name, "toy_family", "A model for tests.", graph, tasks, "nowhere:nodes", checkpoint="/secret/folder/toy.bin",

@@ -204,8 +204,12 @@ def test_paged_memory_is_remembered() -> None:
         ("raise", "INTERNAL", "node 'add' failed (RuntimeError)"),
         ("own_error", "INVALID_ARGUMENT", "the node refuses this"),
         ("wrong_output", "INTERNAL", "node 'add' gave outputs ['z'], it declares ['y']"),
-        ("bad_key", "INTERNAL", "what follows node 'add' failed (RuntimeError)"),
-        ("bad_value", "INTERNAL", "what follows node 'add' failed (RuntimeError)"),
+        ("bad_key", "INTERNAL", "batch_key of node 'add' failed (RuntimeError), expected something hashable"),
+        (
+            "bad_value",
+            "INTERNAL",
+            "node 'add' gave a tensor of layout torch.sparse_coo as 'y', expected a dense tensor",
+        ),
     ],
 )
 def test_one_failure_fails_one_request(how: str, code: str, sentence: str) -> None:
