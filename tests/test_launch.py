@@ -36,9 +36,11 @@ said: list[str] = []
 
 
 class ScriptedWorker:
-    """One life of rank 0: see supervision.Process. It finishes every walk, except while `holds` or `fails_with`."""
+    """One life of rank 0: see supervision.Process. It finishes every walk, except while `holds` or `fails_with`; one that
+    `loads` says and hears nothing."""
 
     lives: ClassVar[list[ScriptedWorker]] = []
+    loads = False
     holds = False
     fails_with: MstarError | None = None
     num_pids = 0
@@ -50,12 +52,14 @@ class ScriptedWorker:
         self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._mesh = ZmqMesh.join(directory)
         self._endpoint = self._mesh.endpoint("worker/0")
-        self._endpoint.send("conductor", WorkerReady(0, self.pid, list(models), 1.0))
+        if not self.loads:
+            self._endpoint.send("conductor", WorkerReady(0, self.pid, list(models), 1.0))
         self._running = asyncio.create_task(self._run())
         self.lives.append(self)
+        news.set()
 
     async def _run(self) -> None:
-        while not self._status.done():
+        while not self._status.done() and not self.loads:
             for envelope in await self._endpoint.receive_async():
                 message = envelope.message
                 self.seen.append(message)
@@ -112,7 +116,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "start_worker", start_scripted)
     monkeypatch.setattr(launch, "CHECK_EVERY_S", 0.005)
     monkeypatch.setattr(supervision, "FIRST_RESTART_DELAY_S", 0.005)
-    for name, value in {"lives": [], "holds": False, "fails_with": None}.items():
+    for name, value in {"lives": [], "loads": False, "holds": False, "fails_with": None}.items():
         monkeypatch.setattr(ScriptedWorker, name, value)
 
 
@@ -122,6 +126,7 @@ def config(**server: Any) -> DeploymentConfig:
             "name": "test",
             "server": {"port": 0, **server},
             "models": [{"name": "toy", "family": "toy_model:declare"}],
+            "workers": [{"rank": 0, "silence_timeout_s": 3600}],  # scripted ones send no heartbeats
             "warmup_timeout_s": 20,
         }
     )
@@ -262,6 +267,18 @@ async def test_what_does_not_finish_in_time_is_told() -> None:
             await call
         assert failure.value.retry_after_s == 5.0
     assert "lets 1 request(s) finish, for up to 0.05 s" in said[-1]
+
+
+async def test_a_worker_that_still_loads_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 3600.0)
+    ScriptedWorker.loads = True
+    serving = asyncio.create_task(serve(config()))
+    await until(lambda: ScriptedWorker.lives)
+    terminate()
+    async with asyncio.timeout(20):
+        await serving
+    assert await ScriptedWorker.lives[0].ended() == -9
+    assert len(ScriptedWorker.lives) == 1
 
 
 async def test_a_second_signal_stops_at_once() -> None:

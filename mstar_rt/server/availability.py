@@ -13,10 +13,10 @@ RETRY_AFTER_DRAIN_S = 5.0
 """Whoever restarts a server that drains needs a few seconds for it; another server can be asked at once."""
 
 
-def draining() -> Unavailable:
+def draining(what: str = "takes nothing new") -> Unavailable:
     """What new work is told, and what is left when the time to drain is over."""
     error = Unavailable(
-        f"this server is draining and takes nothing new: use another one, or try again in {RETRY_AFTER_DRAIN_S:g} s"
+        f"this server is draining and {what}: use another one, or try again in {RETRY_AFTER_DRAIN_S:g} s"
     )
     error.retry_after_s = RETRY_AFTER_DRAIN_S
     return error
@@ -79,7 +79,7 @@ class Availability:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            raise draining() from None
+            raise draining("has ended this session") from None
 
     async def _changed(self) -> None:
         async with self._news:

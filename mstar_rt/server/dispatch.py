@@ -188,7 +188,7 @@ class Dispatcher:
     def close(self) -> None:
         """The time to drain is over: take back what still runs, and end the sessions."""
         for stream in list(self._streams.values()):
-            self._give_up(stream, draining())
+            self._give_up(stream, draining("could not finish this request in time"))
         self.availability.close()
 
     def fail_all(self, error: MstarError) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from toy_model import declare
-
-from mstar_rt.model import NodeResult, TensorSpec
+from mstar_rt.graph import GraphNode, Walk, WalkGraph
+from mstar_rt.model import NodeResult, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.worker.checks import OutputChecks
 
 SPECS = {
     "add.y": TensorSpec("y", ("B", 3), ("float32",), "", units="m", max_sizes=(("B", 4),), max_abs=10.0),
     "add.z": TensorSpec("z", ("B-1",), ("float32", "int64"), ""),
 }
-CHECKS = OutputChecks(replace(declare("toy", "", {}), node_outputs=SPECS))
+ADD = GraphNode("add", ("x",), ("y", "z"))
+GRAPH = WalkGraph((ADD,), (Walk("count", ADD, emit=("y",)),))
+X = TensorSpec("x", ("N",), ("float32",), "")
+TASKS = tuple(
+    TaskSpec(name, "", (X,), (TensorSpec("y", shape, ("float32",), ""),), ("count",))
+    for name, shape in (("row", ("N",)), ("cube", ("N", 2, 2)))
+)
+CHECKS = OutputChecks(ServedModel("m", "f", "", GRAPH, TASKS, "nowhere:nodes", node_outputs=SPECS))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_outputs_of_a_node(outputs: dict[str, torch.Tensor], sentence: str | Non
 
 def test_emissions_fit_one_of_the_tasks_that_share_the_walk() -> None:
     assert CHECKS.check_emission("count", "y", torch.zeros(3)) is None
+    assert CHECKS.check_emission("count", "y", torch.zeros(3, 2, 2)) is None
     assert CHECKS.check_emission("count", "unknown", torch.zeros(3, 3)) is None
     assert "walk 'count' emits 'y', which has shape [3, 3]" in str(
         CHECKS.check_emission("count", "y", torch.zeros(3, 3))
