@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mstar_rt import __version__
@@ -84,6 +85,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace, _: list[str]) -> int:
+    with _ended_by(signal.SIGINT, signal.SIGTERM):
+        return _start_and_serve(args)
+
+
+@contextlib.contextmanager
+def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+    """With status 0, until the server itself listens for them: there is nothing to drain yet."""
+    before = {number: signal.signal(number, lambda *_: sys.exit(0)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start_and_serve(args: argparse.Namespace) -> int:
     import dataclasses
 
     from mstar_rt.launch import serve

@@ -163,13 +163,19 @@ class Deployment:
         self.dispatcher.close()
 
     async def stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """End all calls, ask the workers to stop, then make sure. `tasks` are what `supervise_workers` gave."""
+        """End all calls, ask the workers to stop, then make sure. `tasks` are what `supervise_workers` gave.
+
+        Those that load read no messages, maybe for minutes, and hold nothing: they are killed.
+        """
         await self.warm_ups.stop()
         await self.edge.stop(0.0 if self.at_once.is_set() else STREAM_GRACE_S)
         for supervisor in self.supervisors.values():
             supervisor.stopping = True
-        for rank in self.workers:
-            self.endpoint.send(f"worker/{rank}", Shutdown())
+        for rank, worker in self.workers.items():
+            if self.conductor.is_ready(rank):
+                self.endpoint.send(f"worker/{rank}", Shutdown())
+            else:
+                worker.kill()
         await self._unless_at_once(self._workers_end(), STOP_TIMEOUT_S)
         for task in tasks:
             task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import MAX_POLLS, Serving, deployment, is_alive, write_deployment
+from serving import MAX_POLLS, Serving, deployment, is_alive, start_process, write_deployment
 
 from mstar_rt.errors import MstarError
 from mstar_rt.transport.deployment_directory import sweep_dead
@@ -78,6 +78,17 @@ def test_asked_to_stop_it_leaves_nothing(servings: dict[str, tuple[Serving, Path
     assert set(os.listdir("/dev/shm")) <= before
     with pytest.raises(MstarError):
         list(stream)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_before_it_has_read_its_file(tmp_path: Path, number: signal.Signals) -> None:
+    config = tmp_path / "deployment.yaml"
+    os.mkfifo(config)
+    process = start_process(config)
+    with open(config, "w"):  # opens when the other side does
+        process.send_signal(number)
+        _, err = process.communicate(timeout=STOP_TIMEOUT_S)
+    assert (process.returncode, err) == (0, "")
 
 
 def test_killed_it_takes_its_workers_along_and_the_next_start_sweeps(servings: dict[str, tuple[Serving, Path]]) -> None:
