@@ -10,6 +10,7 @@ import numpy as np
 
 from mstar_rt.errors import GraphError, InvalidArgument, NotFound, nearest
 from mstar_rt.graph import WalkGraph
+from mstar_rt.model.declaration import check_declaration
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec, check_params, check_tensors
 
 LIFETIMES = ("walk", "request", "session")
@@ -75,6 +76,8 @@ class ServedModel:
 
     `node_outputs` are specifications of outputs by "node.slot". Workers with `check_outputs` hold every value against
     them, and against the outputs of the task where it is emitted.
+
+    Raises: GraphError from the constructor, where the parts of the declaration do not fit together.
     """
 
     name: str
@@ -88,6 +91,9 @@ class ServedModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     node_outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_declaration(self)
 
     def task(self, name: str) -> TaskSpec:
         for task in self.tasks:
@@ -119,6 +125,8 @@ def _check_groups(task: TaskSpec, tensors: Mapping[str, np.ndarray], where: str)
 def _with_derived(task: TaskSpec, sizes: Mapping[str, int], params: Mapping[str, Any], where: str) -> dict[str, Any]:
     merged = dict(params)
     for name, symbol in task.derived:
+        if symbol not in sizes:  # an optional tensor that was not given: the option counts
+            continue
         size = sizes[symbol]
         if merged.setdefault(name, size) != size:
             raise InvalidArgument(

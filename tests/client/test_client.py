@@ -227,7 +227,7 @@ def test_the_runtime_is_described(client: Client, runtime: ToyRuntime) -> None:
     option = next(option for option in description.tasks["plan"].options if option.name == "num_samples")
     assert (option.default, option.minimum, option.maximum, option.required) == (32, 2, 256, False)
     assert description.facts == {"image_size": SIZE, "trained_positions": (0, 6)}
-    assert set(description.walks) == {"encode", "rollout"}
+    assert set(description.walks) == {"encode", "rollout", "set_goal", "plan"}
     assert set(client.describe("toy", walk="encode").walks) == {"encode"}
     assert client.server_info().max_message_bytes == 1 << 20
     assert client.stats().processes["worker/0"] == {"pages_free": 7.0}

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from mstar_rt.errors import InvalidArgument
+from mstar_rt.graph import GraphNode, Walk, WalkGraph
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.model.spec import check_params, check_tensors
 
 FRAMES = TensorSpec("frames", ("T", 4, 4, 3), ("uint8",), "camera frames", max_sizes=(("T", 3),))
 ACTIONS = TensorSpec("actions", ("H", 7), ("float32",), "deltas", optional=True)
 POSES = TensorSpec("poses", ("H", 7), ("float32",), "poses", optional=True)
+
+
+def reading(*tensors: str) -> WalkGraph:
+    node = GraphNode("node", tensors, ("kept",))
+    return WalkGraph((node,), (Walk("walk", node, persist=("kept",)),))
 
 
 def frames(t: int = 2) -> np.ndarray:
@@ -67,9 +73,9 @@ def test_groups_of_a_task() -> None:
         TensorSpec("a", ("N",), ("uint8",), "", optional=True),
         TensorSpec("b", ("N",), ("uint8",), "", optional=True),
     )
-    one = TaskSpec("one", "", either, (), (), one_of=(("a", "b"),))
-    most = TaskSpec("most", "", either, (), (), at_most_one=(("a", "b"),))
-    model = ServedModel("m", "f", "", None, (one, most), "")  # type: ignore[arg-type]
+    one = TaskSpec("one", "", either, (), ("walk",), one_of=(("a", "b"),))
+    most = TaskSpec("most", "", either, (), ("walk",), at_most_one=(("a", "b"),))
+    model = ServedModel("m", "f", "", reading("a", "b"), (one, most), "nowhere:nodes")
     value = np.zeros(1, np.uint8)
     model.check_request("one", {"b": value}, {})
     model.check_request("most", {}, {})
@@ -86,17 +92,20 @@ def test_parameters_that_the_shapes_decide() -> None:
         "",
         (ACTIONS,),
         (),
-        (),
+        ("walk",),
         params=(ParamSpec("horizon", "int", None, "", maximum=4),),
         derived=(("horizon", "H"),),
     )
-    model = ServedModel("m", "f", "", None, (task,), "")  # type: ignore[arg-type]
+    model = ServedModel("m", "f", "", reading("actions"), (task,), "nowhere:nodes")
     actions = np.zeros((3, 7), np.float32)
     assert model.check_request("t", {"actions": actions}, {}) == {"horizon": 3}
     with pytest.raises(InvalidArgument, match="'horizon' is 2, but the tensors have H = 3"):
         model.check_request("t", {"actions": actions}, {"horizon": 2})
     with pytest.raises(InvalidArgument, match="is 5, expected"):
         model.check_request("t", {"actions": np.zeros((5, 7), np.float32)}, {})
+    assert model.check_request("t", {}, {"horizon": 2}) == {"horizon": 2}
+    with pytest.raises(InvalidArgument, match="option 'horizon' is missing"):
+        model.check_request("t", {}, {})
 
 
 PARAMS = [
