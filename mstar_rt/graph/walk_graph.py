@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mstar_rt.errors import GraphError, NotFound, nearest
 from mstar_rt.graph.binding import BoundWalk, bind_walk
+from mstar_rt.graph.cache_order import check_cache_order
 from mstar_rt.graph.liveness import check_alive
 from mstar_rt.graph.node import GraphNode
 from mstar_rt.graph.stream_order import check_stream_order
@@ -68,6 +69,7 @@ class WalkGraph:
                 raise GraphError(f"walk {walk.name!r} uses a node {node.name!r} that is not equal to the graph's")
         check_stream_order(bound)
         check_alive(bound)
+        check_cache_order(bound)
         return bound
 
     def _check_all_used(self, bound: Iterable[BoundWalk]) -> None:

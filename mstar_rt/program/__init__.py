@@ -1,7 +1,8 @@
 """A walk made executable: a flat program, its parts on several ranks, and one request's progress through it as a state
 machine."""
 
-from mstar_rt.program.caches import check_caches, siblings_of
+from mstar_rt.graph.cache_order import siblings_of
+from mstar_rt.program.caches import check_caches
 from mstar_rt.program.compile import compile_walk
 from mstar_rt.program.crossings import Crossing, crossings
 from mstar_rt.program.cut import cut, ranks_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from mstar_rt.graph import Loop, NodeUse, Parallel, Section, Walk
 from mstar_rt.program.program import Port, Program, ProgramNode
 
 # What happens to a value on its way from node to node: ("next" | "enter" | "exit" | "collect" | "stream", loop), and
@@ -18,7 +17,7 @@ def check_caches(
     """Why sequences of a cache would not be where a node attends over them; empty if they always are.
 
     Sequences go with a value from a node of the cache straight to a node of it. What another node passes on does not
-    bring them, nor does a streaming edge. `siblings` (see `siblings_of`) are pairs of uses that do not need each
+    bring them, nor does a streaming edge. `siblings` (see graph.siblings_of) are pairs of uses that do not need each
     other's sequences.
     """
     reasons = []
@@ -37,30 +36,6 @@ def check_caches(
                     f"of {giver.name!r}"
                 )
     return reasons
-
-
-def siblings_of(walk: Walk) -> frozenset[frozenset[str]]:
-    """Pairs of node uses that are in different branches of one Parallel."""
-    return frozenset(_siblings(walk.body))
-
-
-def _siblings(section: Section) -> Iterator[frozenset[str]]:
-    if isinstance(section, NodeUse):
-        return
-    parts = (section.body,) if isinstance(section, Loop) else section.sections
-    for index, part in enumerate(parts):
-        yield from _siblings(part)
-        if isinstance(section, Parallel):
-            others = [use for other in parts[index + 1 :] for use in _uses(other)]
-            yield from (frozenset((use, other)) for use in _uses(part) for other in others)
-
-
-def _uses(section: Section) -> Iterator[str]:
-    if isinstance(section, NodeUse):
-        yield section.name
-        return
-    for part in (section.body,) if isinstance(section, Loop) else section.sections:
-        yield from _uses(part)
 
 
 class _Ways:

@@ -39,7 +39,7 @@ from mstar_rt.program import (
 )
 from tests.program.evaluation import Provenance
 from tests.program.parts import Parts
-from tests.program.random_walks import PARAMS, walk_graphs
+from tests.program.random_walks import PARAMS, unordered, walk_graphs
 
 TIMES = st.fixed_dictionaries({name: st.integers(1, limit) for name, limit in PARAMS.items()})
 
@@ -56,7 +56,7 @@ PLAIN = GraphNode("plain", ("token",), ("token",))
 
 def program_of(walk: Walk) -> Program:
     nodes = {placed.use.node.name: placed.use.node for placed in bind_walk(walk).uses}
-    return compile_walk(WalkGraph(tuple(nodes.values()), (walk,)), walk.name)
+    return compile_walk(unordered(tuple(nodes.values()), walk), walk.name)
 
 
 def generate(*between: GraphNode, decode: Section | GraphNode = DECODE) -> Walk:
