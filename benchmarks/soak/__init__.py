@@ -32,7 +32,13 @@ HELD = (
 )
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # only listed
 MAX_GROWTH_MB = 20.0
-"""Of a process's resident memory, from a tenth of the time to the end."""
+"""Of a process's own memory over its longest life, without the first part of it."""
+
+SETTLING_S = 60.0
+"""By then a process has met every kind of request, and at most a tenth of the time."""
+
+Memory = dict[tuple[str, int], list[tuple[float, float]]]
+"""(seconds, MB) of each process, by name and process id."""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,24 +57,25 @@ async def _soak(report: Report, duration_s: float, kill_every_s: float) -> None:
             ends = Ends()
             memory = await _run(client, address, processes, ends, duration_s, kill_every_s)
             left = await _left_at_idle(client)
-            _report(report, ends, memory, left)
+            _report(report, ends, memory, left, min(SETTLING_S, duration_s / 10))
     lost = _shm_segments() - segments_before
     report.checks.append(Check.at_most("segments left in /dev/shm", len(lost), 0))
 
 
 async def _run(
     client: AsyncClient, address: str, processes: ServerProcesses, ends: Ends, duration_s: float, kill_every_s: float
-) -> list[dict[str, float]]:
-    """Resident memory in MB by process, sampled over the run."""
+) -> Memory:
+    """Memory of each process over the run."""
     end_s = time.monotonic() + duration_s
     actors = [Actor(address, ends, random.Random(SEED + index), end_s) for index in range(NUM_ACTORS)]
     running = [asyncio.create_task(actor.run()) for actor in actors]
-    memory = []
+    memory: Memory = {}
     next_kill_s = time.monotonic() + kill_every_s
     chooser = random.Random(SEED)
     while time.monotonic() < end_s:
         await asyncio.sleep(min(1.0, duration_s / 60))
-        memory.append(processes.resident_mb())
+        for process, private_mb in processes.private_mb().items():
+            memory.setdefault(process, []).append((time.monotonic(), private_mb))
         # The last kill leaves time to recover.
         if time.monotonic() >= next_kill_s and end_s - time.monotonic() > kill_every_s / 2:
             next_kill_s += kill_every_s
@@ -99,18 +106,24 @@ async def _left_at_idle(client: AsyncClient) -> dict[str, float]:
     return left
 
 
-def _report(report: Report, ends: Ends, memory: list[dict[str, float]], left: dict[str, float]) -> None:
+def _report(report: Report, ends: Ends, memory: Memory, left: dict[str, float], settling_s: float) -> None:
     report.rows += [Row(name, "requests and events", "count", count, "") for name, count in ends.sorted()]
-    early, late = memory[len(memory) // 10], memory[-1]
-    for name in late:
-        report.rows.append(Row(name, "resident memory", "early", early.get(name, float("nan")), "MB"))
-        report.rows.append(Row(name, "resident memory", "late", late[name], "MB"))
-    growth_mb = late["server"] - early["server"]
-    report.checks.append(Check.at_most("growth of the server's memory, MB", growth_mb, MAX_GROWTH_MB))
+    for name in sorted({name for name, _ in memory}):
+        life = max((samples for (of, _), samples in memory.items() if of == name), key=_lasted_s)
+        early_mb = next((mb for at_s, mb in life if at_s >= life[0][0] + settling_s), life[-1][1])
+        # The last sample of a process that was killed may have caught it while it ended.
+        late_mb = life[-2][1] if len(life) > 1 else life[-1][1]
+        for metric, value, unit in (("life", _lasted_s(life), "s"), ("early", early_mb, "MB"), ("late", late_mb, "MB")):
+            report.rows.append(Row(name, "own memory, longest life", metric, value, unit))
+        report.checks.append(Check.at_most(f"growth of {name}'s memory, MB", late_mb - early_mb, MAX_GROWTH_MB))
     report.checks.append(Check.at_most("requests without an end", ends.num("no end"), 0))
     report.checks.append(Check.at_most("requests with a wrong answer", ends.num("wrong"), 0))
     report.checks.append(Check.at_most("errors without a code of ours", ends.num("INTERNAL"), 0))
     report.checks.append(Check.at_most(f"held at idle {left or ''}", float(len(left)), 0))
+
+
+def _lasted_s(life: list[tuple[float, float]]) -> float:
+    return life[-1][0] - life[0][0]
 
 
 def _shm_segments() -> set[str]:

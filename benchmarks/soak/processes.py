@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
-
 
 @dataclass(frozen=True)
 class ServerProcesses:
@@ -30,9 +28,10 @@ class ServerProcesses:
                 found[int(command[command.index("--rank") + 1])] = pid
         return found
 
-    def resident_mb(self) -> dict[str, float]:
+    def private_mb(self) -> dict[tuple[str, int], float]:
+        """Resident memory that is neither a file nor shared (the arenas of tensors are), by name and process id."""
         named = {"server": self.pid} | {f"worker/{rank}": pid for rank, pid in self.workers().items()}
-        return {name: _resident_mb(pid) for name, pid in named.items()}
+        return {(name, pid): _private_mb(pid) for name, pid in named.items()}
 
 
 def _children(parent: int) -> list[int]:
@@ -55,8 +54,9 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def _resident_mb(pid: int) -> float:
+def _private_mb(pid: int) -> float:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_MB
-    except (OSError, IndexError):
-        return 0.0
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0  # it ended meanwhile
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:")), 0.0)
