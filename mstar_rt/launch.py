@@ -44,10 +44,7 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 
 def place_models(config: DeploymentConfig, models: Mapping[str, ServedModel]) -> Placement:
-    placed = {
-        name: PlacedModel(model.graph, {cache: spec.lifetime for cache, spec in model.caches.items()})
-        for name, model in models.items()
-    }
+    placed = {name: PlacedModel(model.graph, model.cache_lifetimes) for name, model in models.items()}
     dtypes = {worker.rank: worker.dtype for worker in config.workers}
     return place(placed, config.placement, list(dtypes), dtypes)
 

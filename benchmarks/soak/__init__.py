@@ -15,21 +15,13 @@ import time
 from benchmarks.report import Check, Report, Row, finish
 from benchmarks.soak.actors import Actor, Ends
 from benchmarks.soak.deployment import soaked_server
+from benchmarks.soak.held import held_in
 from benchmarks.soak.processes import ServerProcesses
 from mstar_rt.client import AsyncClient, connect_async
 
 NUM_ACTORS = 12
 SEED = 0
 SETTLE_S = 15.0
-HELD = (
-    "requests_running",
-    "sessions",
-    "bytes_held",
-    "active_walks",
-    "ready_units",
-    "scopes",
-    "shared_memory_held_bytes",
-)
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # only listed
 MAX_GROWTH_MB = 20.0
 """Of a process's own memory over its longest life, without the first part of it."""
@@ -92,14 +84,7 @@ async def _left_at_idle(client: AsyncClient) -> dict[str, float]:
     left: dict[str, float] = {}
     end_s = time.monotonic() + SETTLE_S
     while time.monotonic() < end_s:
-        stats = await client.stats()
-        left = {
-            f"{process} {name}": value
-            for process, values in stats.processes.items()
-            for name, value in values.items()
-            if value and (name in HELD or name.startswith("pages_held"))
-        }
-        left |= dict.fromkeys(stats.silent, -1.0)
+        left = held_in(await client.stats())
         if not left:
             break
         await asyncio.sleep(0.2)

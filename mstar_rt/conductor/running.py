@@ -116,14 +116,21 @@ class RunningRequests:
         self.last_walk_id += 1
         return self.last_walk_id
 
+    def _running_part(self, news: WalkDone | WalkYields) -> tuple[RequestState, CurrentWalk] | None:
+        """Whose part the news is of; None if its walk was suspended or has ended, or the part has already."""
+        state = self._states.get(news.request_id)
+        if state is None or state.walk is None:
+            return None
+        walk = state.walk
+        is_old = news.walk_id != walk.walk_id or news.rank not in walk.running_ranks
+        return None if is_old else (state, walk)
+
     def part_done(self, done: WalkDone) -> None:
         """One rank has completed its part; old news of a walk that was suspended or ended is ignored."""
-        state = self._states.get(done.request_id)
-        if state is None or state.walk is None:
+        running = self._running_part(done)
+        if running is None:
             return
-        walk = state.walk
-        if done.walk_id != walk.walk_id or done.rank not in walk.running_ranks:
-            return
+        state, walk = running
         walk.done[done.rank] = done
         self._yielded.remove_parts([done.rank])
         if len(walk.done) == len(walk.stage.plan.ranks):
@@ -202,12 +209,10 @@ class RunningRequests:
 
     def part_yields(self, yields: WalkYields) -> None:
         """Suspend the walk on all its ranks until pages may have come back."""
-        state = self._states.get(yields.request_id)
-        if state is None or state.walk is None:
+        running = self._running_part(yields)
+        if running is None:
             return
-        walk = state.walk
-        if yields.walk_id != walk.walk_id or yields.rank not in walk.running_ranks:
-            return
+        state, walk = running
         self._yielded.remove_parts(walk.running_ranks)
         walk.yielded_on = yields.rank
         walk.done.clear()

@@ -95,6 +95,11 @@ class ServedModel:
     def __post_init__(self) -> None:
         check_declaration(self)
 
+    @property
+    def cache_lifetimes(self) -> dict[str, str]:
+        """How long the sequences of each cache live, as placement has to know."""
+        return {name: spec.lifetime for name, spec in self.caches.items()}
+
     def task(self, name: str) -> TaskSpec:
         for task in self.tasks:
             if task.name == name:

@@ -52,10 +52,7 @@ def load_models(config: DeploymentConfig, worker: WorkerConfig, names: list[str]
     Raises: MstarError: a model cannot be declared, placed or loaded.
     """
     declared = {model.name: declare_model(config, model) for model in config.models}
-    placed = {
-        name: PlacedModel(model.graph, {cache: spec.lifetime for cache, spec in model.caches.items()})
-        for name, model in declared.items()
-    }
+    placed = {name: PlacedModel(model.graph, model.cache_lifetimes) for name, model in declared.items()}
     placement = place(placed, config.placement, [other.rank for other in config.workers])
     return {
         name: load_model(model, worker, placement.nodes_on(name, worker.rank))

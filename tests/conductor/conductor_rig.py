@@ -112,8 +112,7 @@ def _task(name: str, walks: tuple[str, ...]) -> TaskSpec:
 
 
 def placed(rules: Sequence[PlacementRule], ranks: Sequence[int]) -> Placement:
-    lifetimes = {name: spec.lifetime for name, spec in model().caches.items()}
-    return place({"m": PlacedModel(GRAPH, lifetimes)}, rules, ranks)
+    return place({"m": PlacedModel(GRAPH, model().cache_lifetimes)}, rules, ranks)
 
 
 class RecordingEndpoint:

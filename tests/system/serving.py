@@ -13,6 +13,8 @@ from typing import IO, Any
 
 import yaml
 
+from benchmarks.soak.held import held_in
+from benchmarks.soak.processes import ServerProcesses
 from mstar_rt.client import Client, connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -22,16 +24,6 @@ PLANNER = {"rollout_horizon": 2, "num_samples": 24, "num_elites": 6, "num_iterat
 
 MAX_POLLS = 2000
 """Each poll is an answer of every process, so this many are far more than any release takes."""
-
-HELD = (
-    "requests_running",
-    "sessions",
-    "bytes_held",
-    "active_walks",
-    "ready_units",
-    "scopes",
-    "shared_memory_held_bytes",
-)
 
 
 def write_dimensions(folder: Path) -> Path:
@@ -100,12 +92,7 @@ class Serving:
 
     def worker_pids(self) -> dict[int, int]:
         """Process id by rank of the workers that live now."""
-        pids = {}
-        for pid in child_pids(self.process.pid):
-            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if "mstar_rt.worker" in command:
-                pids[int(command[command.index("--rank") + 1])] = pid
-        return pids
+        return ServerProcesses(self.process.pid).workers()
 
     def end(self, timeout_s: float = 20.0) -> str | None:
         """Stop it if it still runs; returns what it said on stderr, unless that went to a file."""
@@ -118,19 +105,6 @@ class Serving:
             return self.process.communicate()[1]
 
 
-def child_pids(parent: int) -> list[int]:
-    children = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue  # it ended meanwhile
-            if int(fields[1]) == parent and fields[0] != "Z":
-                children.append(int(entry.name))
-    return children
-
-
 def is_alive(pid: int) -> bool:
     """False for a zombie, too: it holds nothing any more."""
     try:
@@ -141,14 +115,7 @@ def is_alive(pid: int) -> bool:
 
 def held(client: Client) -> dict[str, float]:
     """Everything that a request could have left behind, by process and name; empty at idle."""
-    stats = client.stats()
-    left = {
-        f"{process} {name}": value
-        for process, values in stats.processes.items()
-        for name, value in values.items()
-        if value and (name in HELD or name.startswith("pages_held"))
-    }
-    return left | dict.fromkeys(stats.silent, -1.0)
+    return held_in(client.stats())
 
 
 def assert_nothing_is_held(client: Client) -> None:

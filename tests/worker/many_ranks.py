@@ -83,8 +83,9 @@ class ManyRanks:
         self.clock = ManualClock(1)
         self.hub, self.planes = InProcessHub(), InProcessPlanes()
         self.model = composite_model.declare(MODEL, "", {})
-        lifetimes = {name: spec.lifetime for name, spec in self.model.caches.items()}
-        self.placement = place({MODEL: PlacedModel(self.model.graph, lifetimes)}, rules, list(range(num_ranks)))
+        self.placement = place(
+            {MODEL: PlacedModel(self.model.graph, self.model.cache_lifetimes)}, rules, list(range(num_ranks))
+        )
         self.server, conductor = self.hub.endpoint("server"), self.hub.endpoint("conductor")
         self.plane = self.planes.plane(self.server)
         self._conductor_inbox = conductor
