@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from mstar_rt.client import answers, requests, results
+from mstar_rt.client.blocking_tasks import CLOSE_TIMEOUT_S
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_call, error_from_detail, translated
 from mstar_rt.client.messages import Numbers
@@ -61,6 +62,11 @@ class AsyncTaskSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._waiting and not self._closed:
+            # The server ends the stream when it has freed the session.
+            self._closed = True
+            self._outgoing.put_nowait(None)
+            await asyncio.wait([self._reading], timeout=CLOSE_TIMEOUT_S)
         self.close()
 
     async def run(

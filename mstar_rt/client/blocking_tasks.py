@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
+
+import grpc
 
 from mstar_rt.client import answers, requests, results
 from mstar_rt.client.channel import Connection
@@ -14,6 +17,8 @@ from mstar_rt.client.failures import error_from_detail, translated
 from mstar_rt.client.messages import Numbers
 from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import task_pb2
+
+CLOSE_TIMEOUT_S = 5.0
 
 
 class TaskStream:
@@ -87,10 +92,24 @@ class TaskSession:
                 raise
 
     def close(self) -> None:
-        """Free what the session holds; what runs is cancelled. Idempotent."""
-        self._closed = True
+        """Free what the session holds, before this returns if nothing runs; what runs is cancelled. Idempotent."""
+        was_open, self._closed = not self._closed, True
         self._outgoing.put(None)
+        if was_open and self._turn.acquire(blocking=False):
+            try:
+                self._await_end()
+            finally:
+                self._turn.release()
         self._call.cancel()
+
+    def _await_end(self) -> None:
+        """The server ends the stream when it has freed the session; one that does not answer frees it when it can."""
+        patience = threading.Timer(CLOSE_TIMEOUT_S, self._call.cancel)
+        patience.start()
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
+        patience.cancel()
 
     def _outputs(self, message_id: int) -> Iterator[results.TaskOutput]:
         with translated(self._connection.address):
