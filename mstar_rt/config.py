@@ -269,9 +269,9 @@ def worker_environment(threads: int) -> dict[str, str]:
     glibc would return activations of a few megabytes to the kernel after every layer and fault them in again for the
     next one, which was measured to cost up to 40 % of a step; these settings make it keep them.
 
-    torch and oneDNN each keep the last 1024 matrix products that they prepared, one per number of rows, and with a fused
-    activation each holds a buffer as large as its output: under requests of all sizes a worker of the small world model
-    grew from 400 to 750 MB in ten minutes. With 128 it stays at 375, and answers as many requests.
+    torch and oneDNN each keep the last 1024 matrix products that they prepared, one per number of rows, and with a
+    fused activation each holds a buffer as large as its output: under requests of all sizes a worker of the small world
+    model grew from 400 to 750 MB in ten minutes. With 128 it stays at 375, and answers as many requests.
     """
     count = str(threads)
     return {

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As workers have it (config.worker_environment): with torch's defaults the suite grows to 6 GB.
+os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 import pytest
 from hypothesis import HealthCheck, settings

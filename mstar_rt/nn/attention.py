@@ -13,6 +13,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -42,11 +43,50 @@ class AttentionStep:
 
     In one batch a sequence may be appended to once and seen by any number of transient blocks, which see it as it was
     before the batch.
+
+    With `block_tokens` a block append is several blocks in a row, of which each sees what is stored, the earlier ones
+    and itself: the frames of a video at once. Without, all new tokens are one block.
     """
 
     table: PageTable
     num_new: int
     kind: StepKind
+    block_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_tokens is not None:
+            assert self.kind is StepKind.BLOCK_APPEND, f"a step of kind {self.kind.value} is one block"
+            assert self.num_new % self.block_tokens == 0, f"{self.num_new} tokens are no blocks of {self.block_tokens}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    """New tokens of one sequence that see the same: the first `num_stored` tokens, and each other as `kind` says."""
+
+    table: PageTable
+    num_stored: int
+    num_new: int
+    kind: StepKind
+
+    @property
+    def length_after(self) -> int:
+        return self.num_stored + self.num_new
+
+
+def blocks_of(steps: Sequence[AttentionStep]) -> list[NewBlock]:
+    """The blocks of all steps, in order; to be asked before the tables grow."""
+    blocks = []
+    for step in steps:
+        start, size = step.table.length, step.block_tokens or step.num_new
+        blocks += [NewBlock(step.table, start + done, size, step.kind) for done in range(0, step.num_new, size)]
+    return blocks
+
+
+def equal_parts(blocks: Sequence[NewBlock], max_blocks: int) -> list[Sequence[NewBlock]]:
+    """Consecutive parts of at most `max_blocks`, as few as that allows and as equal."""
+    num_parts = max(1, -(-len(blocks) // max_blocks))
+    edges = [len(blocks) * part // num_parts for part in range(num_parts + 1)]
+    return [blocks[first:last] for first, last in pairwise(edges)]
 
 
 class AttentionPlan(Protocol):
@@ -54,17 +94,34 @@ class AttentionPlan(Protocol):
 
     @property
     def positions(self) -> Sequence[int]:
-        """Number of tokens stored before, per step: the position of its first new token."""
+        """Number of tokens before each block, the earlier blocks of its step included: where its first token stands.
+
+        One entry per block of every step, so one per step where `block_tokens` is not given.
+        """
         ...
 
-    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def run(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """Store k and v where the step appends, and attend.
 
         Args:    q [N, num_q_heads, head_dim], k and v [N, num_kv_heads, head_dim] in the dtype of the pool,
                  token-major, the steps one after the other, N = sum of num_new. num_q_heads is a multiple of
                  num_kv_heads; query head h reads key head h // (num_q_heads // num_kv_heads). Scores are scaled
                  by 1 / sqrt(head_dim).
-        Returns: [N, num_q_heads, head_dim].
+                 read: ascending indices of blocks; only theirs are the tokens of q then. None: all.
+        Returns: the like of q.
+        """
+        ...
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """`run` for no queries: store k and v where the step appends."""
+        ...
+
+    def parts(self, max_blocks: int) -> Sequence[AttentionPlan]:
+        """Plans over at most `max_blocks` blocks each, in order: every layer of one before the first of the next.
+
+        They compute what the whole does, with less memory at a time. Only the whole is rolled back.
         """
         ...
 

@@ -1,20 +1,21 @@
 """Paged attention on plain torch operations: the backend of CPUs, and the oracle for the others.
 
-Sequences of equal history, equal number of new tokens and equal kind make one dense attention call, over the pages in
+Blocks of equal history, equal number of new tokens and equal kind make one dense attention call, over the pages in
 place where they lie evenly (see attention_pages). Without history the pages are only written, never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from mstar_rt.cache.page_table import PageTable
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.cache.reservation import Reservation, reserve
-from mstar_rt.nn.attention import AttentionStep, StepKind
+from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
 from mstar_rt.nn.attention_dense import attend
 from mstar_rt.nn.attention_pages import PageLayout, lay_out
 
@@ -23,18 +24,22 @@ Rows = slice | torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What sequences must have in common to be attended to in one call."""
+    """What blocks must have in common to be attended to in one call."""
 
     num_stored: int
     num_new: int
     kind: StepKind
+    is_read: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equally shaped sequences whose pages are reached in one way; `rows` are their tokens in the batch."""
+    """Equally shaped blocks, each of another sequence, whose pages are reached in one way."""
 
     rows: Rows
+    """Their tokens among all keys and values."""
+    query_rows: Rows
+    """Their tokens among the queries; none where nobody reads what they attend to."""
     num_sequences: int
     shape: Shape
     layout: PageLayout | None
@@ -44,11 +49,20 @@ class Group:
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """keys, values: pages of one layer; q, k, v [tokens, heads, head_dim] of this group; returns the like of q."""
-        q, k, v = (x.unflatten(0, (self.num_sequences, self.shape.num_new)) for x in (q, k, v))
+        q, k, v = (self._by_sequence(x) for x in (q, k, v))
         if self.layout is not None:
             k = self._with_stored(self.layout, keys, k)
             v = self._with_stored(self.layout, values, v)
         return attend(q, k, v, causal=self.shape.kind is StepKind.CAUSAL_APPEND).flatten(0, 1)
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Keep what the kind appends."""
+        if self.layout is not None and self.shape.kind.appends:
+            self.layout.write(keys, self._by_sequence(k))
+            self.layout.write(values, self._by_sequence(v))
+
+    def _by_sequence(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.unflatten(0, (self.num_sequences, self.shape.num_new))
 
     def _with_stored(self, layout: PageLayout, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """What the queries see: [sequences, stored + new, heads, head_dim]. Stores `new` if the kind appends."""
@@ -66,63 +80,91 @@ class CpuAttention:
 
     def plan(self, steps: Sequence[AttentionStep]) -> CpuAttentionPlan:
         """See AttentionBackend.plan."""
-        shapes = [Shape(step.table.length, step.num_new, step.kind) for step in steps]
+        blocks = blocks_of(steps)
         appends = [step for step in steps if step.kind.appends]
         reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
-        groups = list(_groups(self._pool, [step.table for step in steps], shapes))
-        return CpuAttentionPlan(self._pool, shapes, groups, reservation)
+        return CpuAttentionPlan(self._pool, blocks, reservation)
 
 
 class CpuAttentionPlan:
     """`AttentionPlan` made by CpuAttention."""
 
-    def __init__(
-        self, pool: KVPool, shapes: Sequence[Shape], groups: Sequence[Group], reservation: Reservation
-    ) -> None:
-        self.positions = [shape.num_stored for shape in shapes]
-        self._num_tokens = sum(shape.num_new for shape in shapes)
+    def __init__(self, pool: KVPool, blocks: Sequence[NewBlock], reservation: Reservation) -> None:
+        self.positions = [block.num_stored for block in blocks]
+        self._num_tokens = sum(block.num_new for block in blocks)
         self._pool = pool
-        self._groups = groups
+        self._blocks = blocks
         self._reservation = reservation
 
-    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def run(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """See AttentionPlan.run."""
-        self._check(q, k, v)
+        self._check_stored(k, v)
+        self._check_queries(q, k, read)
         keys, values = self._pool.keys(layer), self._pool.values(layer)
-        if len(self._groups) == 1:
-            return self._groups[0].attend(keys, values, q, k, v)
+        groups = self._groups if read is None else list(_groups(self._pool, self._blocks, frozenset(read)))
+        if len(groups) == 1 and groups[0].shape.is_read:
+            return groups[0].attend(keys, values, q, k, v)
         out = torch.empty_like(q)
-        for group in self._groups:
-            rows = group.rows
-            out[rows] = group.attend(keys, values, q[rows], k[rows], v[rows])
+        for group in groups:
+            new_k, new_v = k[group.rows], v[group.rows]
+            if group.shape.is_read:
+                out[group.query_rows] = group.attend(keys, values, q[group.query_rows], new_k, new_v)
+            else:
+                group.store(keys, values, new_k, new_v)
         return out
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """See AttentionPlan.store."""
+        self._check_stored(k, v)
+        for group in self._groups:
+            group.store(self._pool.keys(layer), self._pool.values(layer), k[group.rows], v[group.rows])
+
+    def parts(self, max_blocks: int) -> Sequence[CpuAttentionPlan]:
+        """See AttentionPlan.parts."""
+        parts = equal_parts(self._blocks, max_blocks)
+        return [self] if len(parts) == 1 else [CpuAttentionPlan(self._pool, part, self._reservation) for part in parts]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""
         self._reservation.rollback()
 
-    def _check(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    @cached_property
+    def _groups(self) -> list[Group]:
+        return list(_groups(self._pool, self._blocks))
+
+    def _check_stored(self, k: torch.Tensor, v: torch.Tensor) -> None:
         spec = self._pool.spec
         assert k.shape == v.shape == (self._num_tokens, spec.num_kv_heads, spec.head_dim), (k.shape, v.shape)
-        assert q.shape == (self._num_tokens, q.shape[1] // spec.num_kv_heads * spec.num_kv_heads, spec.head_dim), (
-            q.shape
-        )
-        assert q.dtype is k.dtype is v.dtype is self._pool.dtype, (q.dtype, k.dtype, v.dtype, self._pool.dtype)
+        assert k.dtype is v.dtype is self._pool.dtype, (k.dtype, v.dtype, self._pool.dtype)
         assert not k.requires_grad, "the cache is for inference: run under torch.inference_mode() or torch.no_grad()"
 
+    def _check_queries(self, q: torch.Tensor, k: torch.Tensor, read: Sequence[int] | None) -> None:
+        num_tokens = self._num_tokens if read is None else sum(self._blocks[index].num_new for index in read)
+        assert q.shape == (num_tokens, q.shape[1] // k.shape[1] * k.shape[1], k.shape[2]), (q.shape, num_tokens)
+        assert q.dtype is k.dtype, (q.dtype, k.dtype)
 
-def _groups(pool: KVPool, tables: Sequence[PageTable], shapes: Sequence[Shape]) -> Iterator[Group]:
+
+def _groups(pool: KVPool, blocks: Sequence[NewBlock], read: Collection[int] | None = None) -> Iterator[Group]:
+    """Blocks that are earlier in their sequence come first; `read` None: all are."""
     members: dict[Shape, list[int]] = {}
     first_rows: list[int] = []
-    num_rows = 0
-    for index, shape in enumerate(shapes):
+    first_query_rows: list[int] = []
+    num_rows = num_query_rows = 0
+    for index, block in enumerate(blocks):
+        shape = Shape(block.num_stored, block.num_new, block.kind, read is None or index in read)
         members.setdefault(shape, []).append(index)
         first_rows.append(num_rows)
-        num_rows += shape.num_new
-    for shape, indices in members.items():
-        for run, layout in _layouts(pool, [tables[index] for index in indices], shape):
-            starts = [first_rows[indices[position]] for position in run]
-            yield Group(_rows(starts, shape.num_new), len(run), shape, layout)
+        first_query_rows.append(num_query_rows)
+        num_rows += block.num_new
+        num_query_rows += block.num_new if shape.is_read else 0
+    for shape, indices in sorted(members.items(), key=lambda item: item[0].num_stored):
+        for run, layout in _layouts(pool, [blocks[index].table for index in indices], shape):
+            chosen = indices[run.start : run.stop]
+            rows = _rows([first_rows[index] for index in chosen], shape.num_new)
+            query_rows = _rows([first_query_rows[index] for index in chosen], shape.num_new * shape.is_read)
+            yield Group(rows, query_rows, len(run), shape, layout)
 
 
 def _layouts(pool: KVPool, tables: Sequence[PageTable], shape: Shape) -> Iterator[tuple[range, PageLayout | None]]:
@@ -132,7 +174,7 @@ def _layouts(pool: KVPool, tables: Sequence[PageTable], shape: Shape) -> Iterato
         yield range(len(tables)), None
         return
     num_pages = -(-length // pool.page_size)
-    # A table that is appended to elsewhere in the batch has pages that this group must not see.
+    # Later blocks of the same sequence, or its append elsewhere in the batch, have pages that these must not see.
     page_lists = [table.pages if len(table.pages) == num_pages else table.pages[:num_pages] for table in tables]
     yield from lay_out(page_lists, pool.page_size, length, num_written, pool.token_bytes, pool.device)
 

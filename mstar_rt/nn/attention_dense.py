@@ -7,6 +7,8 @@ import math
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+MIN_SCORES = 12_000
+"""Below this many scores the fused kernel is one call against several, and the products hardly count."""
 MAX_SCORES = 16_000_000
 """Above this many scores, writing them out costs more than the fused kernel's slower bfloat16 products."""
 
@@ -34,7 +36,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> t
 
 def _attend_equal_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     num_scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[1]
-    if q.dtype is torch.bfloat16 and num_scores <= MAX_SCORES:
+    if q.dtype is torch.bfloat16 and MIN_SCORES <= num_scores <= MAX_SCORES:
         return _attend_by_products(q, k, v, causal)
     mask = _causal_mask(q, k) if causal and q.shape[1] != k.shape[1] else None
     out = scaled_dot_product_attention(

@@ -6,6 +6,8 @@ FlashInfer 0.7 documents (tests/nn/test_attention_flashinfer.py), and the same b
 
 A batch becomes at most four kernel calls per layer: causal appends, block appends, and for transient blocks one over
 what is stored and one over the blocks themselves, merged by their log-sum-exps, so that nothing is written for them.
+A step of several blocks is an entry per block: all of its keys and values are written first, and each entry's pages end
+where its block does.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ import torch
 
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.cache.reservation import Reservation, reserve
-from mstar_rt.nn.attention import AttentionStep, StepKind
+from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
 from mstar_rt.nn.attention_index import PagedIndex, TokenIndex, indptr, paged_index, token_index
 
 WORKSPACE_BYTES = 256 * 1024 * 1024
 SUPPORTED_DTYPES = (torch.float16, torch.bfloat16)
 SUPPORTED_HEAD_DIMS = (64, 128, 256)
 
-Belongs = Callable[[AttentionStep, int], bool]
-"""(step, tokens stored before) -> whether the step is of a part."""
+Belongs = Callable[[NewBlock], bool]
+"""Whether a block is of a part."""
 
 
 def supports(pool: KVPool) -> bool:
@@ -52,70 +54,95 @@ class FlashInferAttention:
 
     def plan(self, steps: Sequence[AttentionStep]) -> FlashInferPlan:
         """See AttentionBackend.plan."""
-        stored = [step.table.length for step in steps]
+        blocks = blocks_of(steps)
         appends = [step for step in steps if step.kind.appends]
         reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
-        return FlashInferPlan(self, steps, stored, reservation)
+        return FlashInferPlan(self, blocks, reservation)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The steps of a batch that share a kernel call, and the rows of their tokens."""
+    """The blocks of a batch that share a kernel call, and the rows of their tokens."""
 
-    steps: list[AttentionStep]
-    stored: list[int]
+    blocks: list[NewBlock]
     rows: torch.Tensor
     """int64 [tokens] on the device."""
 
     @property
+    def stored(self) -> list[int]:
+        return [block.num_stored for block in self.blocks]
+
+    @property
     def num_new(self) -> list[int]:
-        return [step.num_new for step in self.steps]
+        return [block.num_new for block in self.blocks]
+
+    @property
+    def lengths_after(self) -> list[int]:
+        return [block.length_after for block in self.blocks]
 
     def index(self, lengths: Sequence[int], page_size: int) -> PagedIndex:
-        return paged_index([step.table.pages for step in self.steps], lengths, self.num_new, page_size)
+        return paged_index([block.table.pages for block in self.blocks], lengths, self.num_new, page_size)
 
 
 class FlashInferPlan:
     """`AttentionPlan` made by FlashInferAttention; the kernels are planned when the number of query heads is known."""
 
-    def __init__(
-        self,
-        backend: FlashInferAttention,
-        steps: Sequence[AttentionStep],
-        stored: Sequence[int],
-        reservation: Reservation,
-    ) -> None:
-        self.positions = list(stored)
+    def __init__(self, backend: FlashInferAttention, blocks: Sequence[NewBlock], reservation: Reservation) -> None:
+        self.positions = [block.num_stored for block in blocks]
         self._backend = backend
         self._pool = backend.pool
+        self._blocks = blocks
         self._reservation = reservation
         self._num_q_heads: int | None = None
-        self._appends = self._part(steps, lambda step, past: step.kind.appends)
-        self._causal = self._part(steps, lambda step, past: step.kind is StepKind.CAUSAL_APPEND)
-        self._block = self._part(steps, lambda step, past: step.kind is StepKind.BLOCK_APPEND)
-        self._transient = self._part(steps, lambda step, past: not step.kind.appends)
-        self._history = self._part(steps, lambda step, past: not step.kind.appends and past > 0)
-        self._append_index = self._plan_append() if self._appends.steps else None
+        self._appends = self._part(lambda block: block.kind.appends)
+        self._causal = self._part(lambda block: block.kind is StepKind.CAUSAL_APPEND)
+        self._block = self._part(lambda block: block.kind is StepKind.BLOCK_APPEND)
+        self._transient = self._part(lambda block: not block.kind.appends)
+        self._history = self._part(lambda block: not block.kind.appends and block.num_stored > 0)
+        self._append_index = self._plan_append() if self._appends.blocks else None
 
-    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def run(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """See AttentionPlan.run."""
+        if read is not None:
+            return self._run_read(layer, q, k, v, read)
         if self._num_q_heads != q.shape[1]:
             self._plan_kernels(q.shape[1])
         pages = (self._pool.keys(layer), self._pool.values(layer))
         out = torch.empty_like(q)
-        self._store(pages, k, v)
+        self._append(pages, k, v)
         for part, kernel in ((self._causal, self._backend.causal), (self._block, self._backend.block)):
-            if part.steps:
+            if part.blocks:
                 out[part.rows] = kernel.run(q[part.rows], pages)
-        if self._transient.steps:
+        if self._transient.blocks:
             self._run_transient(pages, q, k, v, out)
         return out
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """See AttentionPlan.store."""
+        self._append((self._pool.keys(layer), self._pool.values(layer)), k, v)
+
+    def parts(self, max_blocks: int) -> Sequence[FlashInferPlan]:
+        """See AttentionPlan.parts."""
+        parts = equal_parts(self._blocks, max_blocks)
+        return [self] if len(parts) == 1 else [FlashInferPlan(self._backend, part, self._reservation) for part in parts]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""
         self._reservation.rollback()
 
-    def _store(self, pages: tuple[torch.Tensor, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> None:
+    def _run_read(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int]
+    ) -> torch.Tensor:
+        """Everything is stored first; the plan of the blocks that are read then stores theirs again, the same."""
+        self.store(layer, k, v)
+        rows = self._rows(read)
+        part = FlashInferPlan(self._backend, [self._blocks[index] for index in read], self._reservation)
+        self._num_q_heads = None  # the kernels are planned for the part now
+        return part.run(layer, q, k[rows], v[rows])
+
+    def _append(self, pages: tuple[torch.Tensor, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> None:
         if self._append_index is None:
             return
         rows = self._appends.rows
@@ -135,7 +162,7 @@ class FlashInferPlan:
         rows = self._transient.rows
         own, own_lse = self._backend.itself.run(q[rows], k[rows], v[rows], return_lse=True)
         out[rows] = own
-        if not self._history.steps:
+        if not self._history.blocks:
             return
         over_history = self._history.rows
         lse = own_lse.new_empty(q.shape[:2])
@@ -144,16 +171,19 @@ class FlashInferPlan:
         merged, _ = self._backend.library.merge_state(past, past_lse, out[over_history], lse[over_history])
         out[over_history] = merged
 
-    def _part(self, steps: Sequence[AttentionStep], belongs: Belongs) -> Part:
-        chosen = [index for index, step in enumerate(steps) if belongs(step, self.positions[index])]
-        first = indptr([step.num_new for step in steps])
+    def _part(self, belongs: Belongs) -> Part:
+        chosen = [index for index, block in enumerate(self._blocks) if belongs(block)]
+        return Part([self._blocks[index] for index in chosen], self._rows(chosen))
+
+    def _rows(self, chosen: Sequence[int]) -> torch.Tensor:
+        """Rows of the tokens of some blocks, in order."""
+        first = indptr([block.num_new for block in self._blocks])
         rows = [np.arange(first[index], first[index + 1]) for index in chosen]
-        flat = np.concatenate(rows).astype(np.int64) if rows else np.empty(0, np.int64)
-        return Part([steps[i] for i in chosen], [self.positions[i] for i in chosen], self._on_device(flat))
+        return self._on_device(np.concatenate(rows).astype(np.int64) if rows else np.empty(0, np.int64))
 
     def _plan_append(self) -> tuple[torch.Tensor, ...]:
         part = self._appends
-        index = part.index(self._lengths_after(part), self._pool.page_size)
+        index = part.index(part.lengths_after, self._pool.page_size)
         tokens: TokenIndex = token_index(part.stored, part.num_new)
         arrays = (
             tokens.batch_indices, tokens.positions, index.kv_indices, index.kv_indptr, index.kv_last_page_len
@@ -163,10 +193,10 @@ class FlashInferPlan:
     def _plan_kernels(self, num_q_heads: int) -> None:
         self._num_q_heads = num_q_heads
         backend = self._backend
-        self._plan_paged(backend.causal, self._causal, self._lengths_after(self._causal), causal=True)
-        self._plan_paged(backend.block, self._block, self._lengths_after(self._block), causal=False)
+        self._plan_paged(backend.causal, self._causal, self._causal.lengths_after, causal=True)
+        self._plan_paged(backend.block, self._block, self._block.lengths_after, causal=False)
         self._plan_paged(backend.history, self._history, self._history.stored, causal=False)
-        if self._transient.steps:
+        if self._transient.blocks:
             ends = torch.from_numpy(indptr(self._transient.num_new))
             spec = self._pool.spec
             backend.itself.plan(
@@ -174,7 +204,7 @@ class FlashInferPlan:
             )
 
     def _plan_paged(self, kernel: Any, part: Part, lengths: Sequence[int], causal: bool) -> None:
-        if not part.steps:
+        if not part.blocks:
             return
         index = part.index(lengths, self._pool.page_size)
         # Host arrays: FlashInfer schedules on the host and copies them over itself.
@@ -189,9 +219,6 @@ class FlashInferPlan:
             causal=causal,
             **self._dtypes(),
         )
-
-    def _lengths_after(self, part: Part) -> list[int]:
-        return [past + step.num_new for past, step in zip(part.stored, part.steps, strict=True)]
 
     def _dtypes(self) -> dict[str, torch.dtype]:
         return {"q_data_type": self._pool.dtype, "kv_data_type": self._pool.dtype}

@@ -7,7 +7,7 @@ unpickles: published `.pt` files are read with torch's weights-only loader, memo
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from mstar_rt.errors import CheckpointError
+from mstar_rt.nn.weight_shapes import check_exists, in_sections, safetensors_files, safetensors_shapes, shown
 
-SHOWN_KEYS = 3
 Weights = dict[str, torch.Tensor]
 
 
@@ -27,7 +27,7 @@ def read_torch_sections(path: Path, sections: Sequence[str]) -> dict[str, Weight
 
     Raises: CheckpointError: no such file, not a zip-format torch file, not only tensors, or a section is missing.
     """
-    _check_exists(path)
+    check_exists(path)
     if not zipfile.is_zipfile(path):
         raise CheckpointError(f"{path} is not a torch weights file (a zip archive); re-save it with torch.save")
     try:
@@ -41,23 +41,18 @@ def read_torch_sections(path: Path, sections: Sequence[str]) -> dict[str, Weight
 
 
 def read_safetensors_sections(path: Path, sections: Sequence[str]) -> dict[str, Weights]:
-    """A safetensors file whose keys are `<section>.<key>`, split by section; other sections are refused."""
-    _check_exists(path)
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
-    split: dict[str, Weights] = {section: {} for section in sections}
-    strangers = []
-    for key, tensor in tensors.items():
-        section, _, rest = key.partition(".")
-        if section in split:
-            split[section][rest] = tensor
-        else:
-            strangers.append(key)
-    if strangers:
-        raise CheckpointError(f"{path} has unknown keys {_shown(strangers)}; keys start with {' or '.join(sections)}")
-    return split
+    """A safetensors checkpoint whose keys are `<section>.<key>`, split by section; other sections are refused.
+
+    Args: path: a file, the index of several, or a folder with either.
+    """
+    safetensors_shapes(path)
+    tensors: Weights = {}
+    for file in safetensors_files(path):
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file} is not a readable safetensors file: {error}") from error
+    return in_sections(tensors, sections, path)
 
 
 def without_prefixes(weights: Mapping[str, torch.Tensor], prefixes: Sequence[str], where: str) -> Weights:
@@ -79,29 +74,61 @@ def without_prefixes(weights: Mapping[str, torch.Tensor], prefixes: Sequence[str
 Module = TypeVar("Module", bound=nn.Module)
 
 
+def as_named(key: str) -> tuple[str, ...]:
+    """The spelling of a file that names every parameter as the module does."""
+    return (key,)
+
+
 def load_strict(
-    module: Module, weights: Mapping[str, torch.Tensor], *, where: str, device: str, dtype: torch.dtype
+    module: Module,
+    weights: Mapping[str, torch.Tensor],
+    *,
+    where: str,
+    device: str,
+    dtype: torch.dtype,
+    spelling: Callable[[str], tuple[str, ...]] = as_named,
 ) -> Module:
     """Replace all parameters of `module` (which may be on the meta device) by copies of `weights`.
 
     Args:    where: the file and section, for messages.
-    Raises:  CheckpointError: a missing key, an unknown key, or a tensor of another shape; nothing was loaded then.
+             spelling: the keys under which the file holds a parameter; several are its equal parts along dimension 0.
+    Raises:  CheckpointError: a missing key, an unknown key, a tensor of another shape or not of floating point; nothing
+             was loaded then.
     """
-    expected = module.state_dict()
-    missing = [key for key in expected if key not in weights]
-    unknown = [key for key in weights if key not in expected]
+    expected = {key: (spelling(key), tensor) for key, tensor in module.state_dict().items()}
+    shapes = {name: _part(tensor, len(names)) for names, tensor in expected.values() for name in names}
+    missing = [name for name in shapes if name not in weights]
+    unknown = [name for name in weights if name not in shapes]
     if missing or unknown:
-        faults = [f"lacks {_shown(missing)}"] * bool(missing) + [f"has unknown keys {_shown(unknown)}"] * bool(unknown)
+        faults = [f"lacks {shown(missing)}"] * bool(missing) + [f"has unknown keys {shown(unknown)}"] * bool(unknown)
         raise CheckpointError(f"{where} {' and '.join(faults)}; the weights must fit the configured model exactly")
-    for key, tensor in expected.items():
-        if weights[key].shape != tensor.shape:
+    for name, shape in shapes.items():
+        if list(weights[name].shape) != shape:
             raise CheckpointError(
-                f"{where}: {key!r} has shape {list(weights[key].shape)}, expected {list(tensor.shape)} "
+                f"{where}: {name!r} has shape {list(weights[name].shape)}, expected {shape} "
                 "from the configured dimensions"
             )
-    copies = {key: weights[key].to(device=device, dtype=dtype, copy=True) for key in expected}
+        if not weights[name].is_floating_point():
+            raise CheckpointError(f"{where}: {name!r} has dtype {weights[name].dtype}, expected floating point")
+    copies = {
+        key: _joined([weights[name] for name in names]).to(device=device, dtype=dtype, copy=True)
+        for key, (names, _) in expected.items()
+    }
     module.load_state_dict(copies, assign=True)
     return module
+
+
+def _part(tensor: torch.Tensor, num_parts: int) -> list[int]:
+    """The shape of one of a parameter's parts."""
+    if num_parts == 1:
+        return list(tensor.shape)
+    rows, *rest = tensor.shape
+    assert rows % num_parts == 0, "a parameter that a file splits has rows for every part"
+    return [rows // num_parts, *rest]
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _section(path: Path, content: object, section: str) -> Weights:
@@ -115,14 +142,3 @@ def _section(path: Path, content: object, section: str) -> Weights:
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError(f"{path}: {section}[{key!r}] must be a tensor, got {type(tensor).__name__}")
     return dict(weights)
-
-
-def _check_exists(path: Path) -> None:
-    if not path.is_file():
-        raise CheckpointError(f"there is no weights file at {path}; check the path or download the file first")
-
-
-def _shown(keys: Iterable[str]) -> str:
-    names = sorted(keys)
-    shown = ", ".join(repr(name) for name in names[:SHOWN_KEYS])
-    return shown if len(names) <= SHOWN_KEYS else f"{shown} and {len(names) - SHOWN_KEYS} more"

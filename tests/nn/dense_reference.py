@@ -22,13 +22,12 @@ def dense_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: 
     return torch.stack(heads, dim=1)
 
 
-def visibility(num_stored: int, num_new: int, kind: StepKind) -> torch.Tensor:
-    """bool [num_new, num_stored + num_new]: the stored tokens always, the new ones by kind."""
-    key = torch.arange(num_stored + num_new)
-    query = torch.arange(num_stored, num_stored + num_new)
-    if kind is StepKind.CAUSAL_APPEND:
-        return key[None, :] <= query[:, None]
-    return torch.ones(num_new, num_stored + num_new, dtype=torch.bool)
+def visibility(num_stored: int, num_new: int, kind: StepKind, block_tokens: int | None = None) -> torch.Tensor:
+    """bool [num_new, num_stored + num_new]: the stored tokens always, the new ones by kind, of their block and earlier."""
+    size = 1 if kind is StepKind.CAUSAL_APPEND else block_tokens or num_new
+    block = torch.arange(num_new) // size
+    stored = torch.ones(num_new, num_stored, dtype=torch.bool)
+    return torch.cat([stored, block[None, :] <= block[:, None]], dim=1)
 
 
 @dataclass
@@ -55,14 +54,21 @@ class DenseSequence:
         self.values = [v[:length] for v in self.values]
 
     def step(
-        self, layer: int, kind: StepKind, num_stored: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self,
+        layer: int,
+        kind: StepKind,
+        num_stored: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        block_tokens: int | None = None,
     ) -> torch.Tensor:
         """What the attention of one step must give; grows the sequence if the kind appends."""
         keys = torch.cat([self.keys[layer][:num_stored], k])
         values = torch.cat([self.values[layer][:num_stored], v])
         if kind.appends:
             self.keys[layer], self.values[layer] = keys, values
-        return dense_attention(q, keys, values, visibility(num_stored, len(q), kind))
+        return dense_attention(q, keys, values, visibility(num_stored, len(q), kind, block_tokens))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from typing import Any
@@ -13,7 +14,9 @@ from mstar_rt.cache.pool import KVPool
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import KVSpec
 from mstar_rt.nn.attention import AttentionStep, StepKind, select_backend
+from mstar_rt.nn.linear import Linear, pack
 from mstar_rt.nn.norms import normalise_latents
+from mstar_rt.nn.vit import ROWS_AT_ONCE
 from world_models.vjepa2.config import PredictorConfig
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.processor import normalise_frames
@@ -108,6 +111,63 @@ def test_cached_steps_equal_the_dense_forward(dtype: torch.dtype, use_extrinsics
         given = [x[rows, at] for x in (latents, actions, states)]
         got = predictor.step(*given, plan, extrinsics[rows, at] if extrinsics is not None else None)
         torch.testing.assert_close(got, dense[rows, at], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("max_blocks", [1, 3, 100])
+def test_several_frames_at_once_of_which_some_are_read(
+    max_blocks: int, dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sequences take 3, 1 and 2 frames after their first 1, 0 and 2, in parts of the batch or in one."""
+    torch.manual_seed(3)
+    config = _small()
+    predictor = ActionPredictor(config).to(dtype).eval()
+    frames = config.frame_tokens
+    monkeypatch.setitem(ROWS_AT_ONCE, "cpu", max_blocks * frames)
+    pool = KVPool(KVSpec(config.depth, config.num_heads, config.head_dim, frames, 8 * frames), 32, dtype=dtype)
+    backend = select_backend("cpu", pool)
+    latents = torch.randn(3, 5, 16, 32, dtype=dtype)
+    actions, states = torch.randn(2, 3, 5, 7, dtype=dtype)
+    dense = predictor(latents, actions, states)
+    if is_packed:
+        pack(predictor)
+    before, new = (1, 0, 2), (3, 1, 2)
+    tables = [pool.new_table() for _ in range(3)]
+
+    def step(counts: tuple[int, ...], starts: tuple[int, ...], read: list[int] | None) -> tuple[torch.Tensor, ...]:
+        taking = [row for row in range(3) if counts[row]]
+        at = [(row, starts[row] + index) for row in taking for index in range(counts[row])]
+        steps = [AttentionStep(tables[r], counts[r] * frames, StepKind.BLOCK_APPEND, frames) for r in taking]
+        plan = backend.plan(steps)
+        assert list(plan.positions) == [frame * frames for _, frame in at]
+        rows, frame = zip(*at, strict=True)
+        given = [x[rows, frame] for x in (latents, actions, states)]
+        expected = dense[rows, frame]
+        return predictor.step(*given, plan, read=read), expected if read is None else expected[read]
+
+    tolerance = 1e-5 if dtype is torch.float32 else 0.05
+    filled, _ = step(before, (0, 0, 0), [])
+    assert filled.shape == (0, 16, 32)
+    got, expected = step(new, before, [2, 3])
+    torch.testing.assert_close(got, expected, rtol=0, atol=tolerance)
+    got, expected = step((1, 1, 1), (4, 1, 4), None)
+    torch.testing.assert_close(got, expected, rtol=0, atol=tolerance)
+
+
+def test_the_encoder_gives_the_same_in_parts(tiny: Any, golden: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of(golden)
+    whole = tiny.encoder.frame_latents(frames)
+    monkeypatch.setitem(ROWS_AT_ONCE, "cpu", 3 * whole.shape[1])
+    torch.testing.assert_close(tiny.encoder.frame_latents(frames), whole, rtol=1e-6, atol=1e-6)
+
+
+def test_the_encoder_gives_the_same_once_it_is_packed(tiny: Any, golden: Tensors) -> None:
+    encoder = copy.deepcopy(tiny.encoder)
+    assert not any(isinstance(part, Linear) and part._packed is not None for part in encoder.modules())
+    torch.testing.assert_close(
+        encoder.frame_latents(frames_of(golden)), tiny.encoder.frame_latents(frames_of(golden)), rtol=0, atol=1e-5
+    )
 
 
 def test_gradients_reach_every_weight_but_the_unused_one() -> None:

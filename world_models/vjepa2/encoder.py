@@ -8,7 +8,7 @@ from torch import nn
 from mstar_rt.nn.linear import linear
 from mstar_rt.nn.norms import normalise_latents
 from mstar_rt.nn.rope3d import Rotation, grid_rotation
-from mstar_rt.nn.vit import BLOCK_NORM_EPS, Block, dense_attention, initialise, over_heads
+from mstar_rt.nn.vit import BLOCK_NORM_EPS, Block, dense_attention, initialise, items_at_once, over_heads
 from world_models.vjepa2.config import EncoderConfig
 
 
@@ -77,6 +77,11 @@ class Encoder(nn.Module):
 
     def _transform(self, tokens: torch.Tensor, num_tubelets: int, height: int, width: int) -> torch.Tensor:
         rotation = self._rotation(num_tubelets, height, width, tokens.device)
+        parts = tokens.split(items_at_once(tokens.shape[1], tokens.device))
+        encoded = [self._encode(part, rotation) for part in parts]
+        return encoded[0] if len(encoded) == 1 else torch.cat(encoded)
+
+    def _encode(self, tokens: torch.Tensor, rotation: Rotation) -> torch.Tensor:
         attend = dense_attention()
         for block in self.blocks:
             tokens = block(tokens, rotation, attend)

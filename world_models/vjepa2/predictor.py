@@ -11,7 +11,15 @@ from mstar_rt.errors import InvalidArgument
 from mstar_rt.nn.attention import AttentionPlan
 from mstar_rt.nn.linear import Linear
 from mstar_rt.nn.rope3d import Rotation, grid_rotation
-from mstar_rt.nn.vit import BLOCK_NORM_EPS, Block, dense_attention, initialise, over_heads, paged_attention
+from mstar_rt.nn.vit import (
+    BLOCK_NORM_EPS,
+    Block,
+    dense_attention,
+    initialise,
+    items_at_once,
+    over_heads,
+    paged_attention,
+)
 from world_models.vjepa2.config import PredictorConfig
 
 
@@ -62,11 +70,11 @@ class ActionPredictor(nn.Module):
         self._check_frames(num_frames)
         tokens = self._embed(latents, actions, states, extrinsics).flatten(1, 2)
         table = self._rotation(latents.device)
-        rotation = Rotation(*(half[:num_frames].flatten(0, 1) for half in table))
+        rotation = Rotation(*(part[:num_frames].flatten(0, 1) for part in table))
         attend = dense_attention(self._mask(num_frames, tokens.dtype, tokens.device))
         for block in self.predictor_blocks:
             tokens = block(tokens, rotation, attend)
-        return self._read_out(tokens.unflatten(1, (num_frames, -1)))
+        return self._predicted(tokens.unflatten(1, (num_frames, -1))[..., self.config.num_condition_tokens :, :])
 
     def step(
         self,
@@ -75,22 +83,39 @@ class ActionPredictor(nn.Module):
         states: torch.Tensor,
         attention: AttentionPlan,
         extrinsics: torch.Tensor | None = None,
+        read: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Predict the successor of one more frame per sequence; earlier frames are in the paged cache.
+        """Predict the successors of M more frames; earlier frames are in the paged cache.
 
-        Equal to the last frame of `forward` over all frames of each sequence, whatever each one's length.
+        Equal to `forward` over all frames of each sequence, whatever each one's length.
 
         Args:
-            latents: [B, P, D], normalised. actions, states: [B, 7]. extrinsics: [B, 6], only with `use_extrinsics`.
-            attention: one block of `frame_tokens` tokens per sequence, in order.
-        Returns: [B, P, D], raw.
+            latents: [M, P, D], normalised. actions, states: [M, 7]. extrinsics: [M, 6], only with `use_extrinsics`.
+            attention: M blocks of `frame_tokens` tokens, one or more per sequence, in order.
+            read: ascending indices of the frames whose successor is wanted, None for all; the others only go into the
+                cache.
+        Returns: [len(read), P, D], raw.
         Raises: InvalidArgument: a sequence has `max_frames` frames already.
         """
-        tokens = self._embed(latents, actions, states, extrinsics)
-        rotation = self._rotation_at(attention.positions, latents.device)
-        for layer, block in enumerate(self.predictor_blocks):
+        predictions = []
+        first = 0
+        for part in attention.parts(items_at_once(self.config.frame_tokens, latents.device)):
+            rows = slice(first, first + len(part.positions))
+            wanted = None if read is None else [index - first for index in read if first <= index < rows.stop]
+            given = None if extrinsics is None else extrinsics[rows]
+            tokens = self._embed(latents[rows], actions[rows], states[rows], given)
+            predictions.append(self._step_part(tokens, part, wanted))
+            first = rows.stop
+        return predictions[0] if len(predictions) == 1 else torch.cat(predictions)
+
+    def _step_part(self, tokens: torch.Tensor, attention: AttentionPlan, read: Sequence[int] | None) -> torch.Tensor:
+        rotation = self._rotation_at(attention.positions, tokens.device)
+        *earlier, last = self.predictor_blocks
+        for layer, block in enumerate(earlier):
             tokens = block(tokens, rotation, paged_attention(attention, layer))
-        return self._read_out(tokens)
+        assert isinstance(last, Block)
+        patches = last.read(tokens, rotation, attention, len(earlier), self.config.num_condition_tokens, read)
+        return self._predicted(patches)
 
     def _rotation_at(self, positions: Sequence[int], device: torch.device) -> Rotation:
         """Tables of one frame per sequence, which starts at that token position; one row if all stand at one frame."""
@@ -98,9 +123,9 @@ class ActionPredictor(nn.Module):
         self._check_frames(max(frames) + 1)
         table = self._rotation(device)
         if len(set(frames)) == 1:
-            return Rotation(table.turn[frames[0]], table.mirror[frames[0]])
+            return Rotation(*(part[frames[0]] for part in table))
         index = torch.tensor(frames, device=device)
-        return Rotation(table.turn[index], table.mirror[index])
+        return Rotation(*(part[index] for part in table))
 
     def _embed(
         self,
@@ -121,9 +146,8 @@ class ActionPredictor(nn.Module):
             raise InvalidArgument("this predictor takes no extrinsics; set use_extrinsics in its configuration")
         return torch.cat([torch.stack(conditions, dim=-2), self.predictor_embed(latents)], dim=-2)
 
-    def _read_out(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[..., frame_tokens, predictor dim] -> [..., P, D]: the patches alone are predictions."""
-        patches = tokens[..., self.config.num_condition_tokens :, :]
+    def _predicted(self, patches: torch.Tensor) -> torch.Tensor:
+        """[..., P, predictor dim] -> [..., P, D]."""
         return self.predictor_proj(self.predictor_norm(patches))
 
     def _check_frames(self, num_frames: int) -> None:
