@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mstar_rt.nn.norms import normalise_latents
-from world_models.planning import cem
+from world_models.planning import cem, cost
 from world_models.planning.pose import canonical_pose, translate
 
 
@@ -34,8 +34,9 @@ def test_plain_loop_gives_the_published_actions(golden_cem: Any, tiny: Any, name
                 raw = tiny.predictor(latents, actions[:, : step + 1], states)[:, -1:]
                 latents = torch.cat([latents, normalise_latents(raw)], dim=1)
                 states = torch.cat([states, translate(states[:, -1:], actions[:, step : step + 1])], dim=1)
-            costs = cem.latent_cost(latents[:, -1], tensors["goal_latents"][0, 0])
-            gaussian = cem.refit(gaussian, actions, cem.elites_of(costs, settings), settings)
+            costs = cost.distance(latents[:, -1], tensors["goal_latents"][0, 0], "l1")
+            elites = actions[cem.elites_of(costs, settings)]
+            gaussian = cem.blended(gaussian, cem.spread_of(elites), settings)
     torch.testing.assert_close(cem.finished_plan(gaussian.mean), tensors[f"plan_{name}"], rtol=0, atol=1e-4)
 
 
@@ -69,7 +70,7 @@ def test_refit_blends_the_elites_with_what_was() -> None:
     actions = cem.with_rotation(torch.tensor([[[1.0, 2, 3, 4]], [[3.0, 2, 1, 0]], [[9.0, 9, 9, 9]]]))
     before = cem.Gaussian(torch.ones(1, 4), torch.full((1, 4), 2.0))
     elites = cem.elites_of(torch.tensor([0.2, 0.1, 5.0]), settings)
-    after = cem.refit(before, actions, elites, settings)
+    after = cem.blended(before, cem.spread_of(actions[elites]), settings)
     assert elites.tolist() == [1, 0]
     torch.testing.assert_close(after.mean, torch.tensor([[0.75 * 2 + 0.25, 0.75 * 2 + 0.25, 0.75 * 2 + 0.25, 2.0]]))
     root = 2**0.5

@@ -70,6 +70,33 @@ def test_the_short_way_without_rotation_is_the_long_way() -> None:
     assert gripper.max() <= 1.0
 
 
+def test_sequences_without_rotation_are_the_same_steps_in_fewer_operations() -> None:
+    generator = torch.Generator().manual_seed(1)
+    pose = torch.tensor([0.4, 0.0, 0.3, 3.3, 1.8, -0.3, 0.5])
+    actions = torch.randn(9, 5, 7, generator=generator) * torch.tensor([1, 1, 1, 0, 0, 0, 1.0])
+    poses = integrate_all(pose, actions)
+    for step in range(5):
+        assert torch.equal(poses[:, step + 1], integrate(poses[:, step], actions[:, step]))
+    assert torch.equal(poses[:, 0], canonical_pose(pose).expand(9, -1))
+
+
+@given(triples, st.integers(0, 2**31))
+def test_sequences_with_rotation_are_the_same_steps(euler: torch.Tensor, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pose = torch.cat([torch.rand(3, generator=generator), euler, torch.tensor([0.5])])
+    actions = torch.randn(4, 6, 7, generator=generator) * 0.3
+    actions[torch.rand(4, 6, generator=generator) < 0.4] *= torch.tensor([1, 1, 1, 0, 0, 0, 1.0])
+    poses = integrate_all(pose, actions)
+    assert torch.equal(poses[:, 0], canonical_pose(pose).expand(4, -1))
+    for step in range(6):
+        want = integrate(poses[:, step], actions[:, step])
+        assert torch.equal(poses[:, step + 1, [0, 1, 2, 6]], want[:, [0, 1, 2, 6]])
+        got, turned = (rotation_matrix(each[:, 3:6]) for each in (poses[:, step + 1], want))
+        torch.testing.assert_close(got, turned, rtol=0, atol=2e-6)
+        rests = ~actions[:, step, 3:6].any(dim=1)
+        assert torch.equal(poses[rests, step + 1, 3:6], poses[rests, step, 3:6])
+
+
 def test_sequences_of_poses_go_forth_and_back() -> None:
     generator = torch.Generator().manual_seed(4)
     pose = torch.tensor([0.4, 0.0, 0.3, 0.2, 0.4, -0.3, 0.5])

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 GIMBAL_TOLERANCE = 1e-7
+BOUNDS = (math.pi, math.pi / 2, math.pi)
+"""Of canonical roll, pitch and yaw, either way."""
+FLOAT32_BOUNDS = tuple(torch.tensor(BOUNDS).tolist())
 
 
 def canonical_pose(pose: torch.Tensor) -> torch.Tensor:
     """The same pose [..., 7] with roll and yaw within pi and pitch within pi/2; canonical ones are unchanged."""
     euler = pose[..., 3:6]
-    bounds = euler.new_tensor((math.pi, math.pi / 2, math.pi))
+    is_single = pose.ndim == 1 and pose.dtype is torch.float32  # a request's: three numbers are seen faster by Python
+    if is_single and all(abs(angle) <= most for angle, most in zip(euler.tolist(), FLOAT32_BOUNDS, strict=True)):
+        return pose
+    bounds = euler.new_tensor(BOUNDS)
     is_canonical = (euler.abs() <= bounds).all(-1, keepdim=True)
+    if is_canonical.all():
+        return pose
     canonical = torch.where(is_canonical, euler, euler_of(rotation_matrix(euler)).to(euler.dtype))
     return torch.cat([pose[..., :3], canonical, pose[..., 6:]], dim=-1)
 
@@ -41,11 +50,64 @@ def integrate(pose: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
 
 def integrate_all(pose: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """All poses along action sequences: pose [7], actions [N, H, 7] -> [N, H + 1, 7], the given pose first."""
-    step = integrate if actions[..., 3:6].any() else translate
-    poses = [canonical_pose(pose).expand(len(actions), -1)]
-    for action in actions.unbind(1):
-        poses.append(step(poses[-1], action))
-    return torch.stack(poses, dim=1)
+    start = canonical_pose(pose)
+    poses = _translated_all(start, actions)
+    if actions[..., 3:6].any():
+        angles = _turned_all(*(part[..., 3:6].to("cpu", torch.float64).numpy() for part in (start, actions)))
+        poses[:, 1:, 3:6] = torch.from_numpy(angles)
+    return poses
+
+
+def _translated_all(start: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """Two operations a step: angles stay as they are when zero is added to them."""
+    poses = start.repeat(len(actions), actions.shape[1] + 1, 1)
+    for step, action in enumerate(actions.unbind(1)):
+        torch.add(poses[:, step], action, out=poses[:, step + 1])
+        poses[:, step + 1, 6].clamp_(0.0, 1.0)
+    return poses
+
+
+def _turned_all(start: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Canonical angles along sequences of turns: [3], [N, H, 3] -> [N, H, 3]. One matrix product a step; as torch
+    operations on so few numbers this took 120 us a step."""
+    num_rows, horizon = turns.shape[:2]
+    rotations = np.empty((num_rows, horizon, 3, 3))
+    matrices = _matrices(np.concatenate([start[None], turns.reshape(-1, 3)]))
+    now, matrices = matrices[0], matrices[1:].reshape(num_rows, horizon, 3, 3)
+    for step in range(horizon):
+        now = matrices[:, step] @ now
+        rotations[:, step] = now
+    cos_pitch = np.hypot(rotations[..., 0, 0], rotations[..., 1, 0])
+    locked = cos_pitch < GIMBAL_TOLERANCE
+    roll = np.where(
+        locked,
+        np.arctan2(-rotations[..., 1, 2], rotations[..., 1, 1]),
+        np.arctan2(rotations[..., 2, 1], rotations[..., 2, 2]),
+    )
+    yaw = np.where(locked, 0.0, np.arctan2(rotations[..., 1, 0], rotations[..., 0, 0]))
+    angles = np.stack([roll, np.arctan2(-rotations[..., 2, 0], cos_pitch), yaw], axis=-1)
+    rests: np.ndarray = (turns == 0).all(axis=-1)
+    if rests.any():  # angles that nothing turns stay as they are, to the last bit
+        before = np.broadcast_to(start, (num_rows, 3))
+        for step in range(horizon):
+            before = angles[:, step] = np.where(rests[:, step, None], before, angles[:, step])
+    return angles
+
+
+def _matrices(euler: np.ndarray) -> np.ndarray:
+    """As `rotation_matrix`: float64 [..., 3] -> [..., 3, 3]."""
+    (sin_r, sin_p, sin_y), (cos_r, cos_p, cos_y) = (np.moveaxis(f(euler), -1, 0) for f in (np.sin, np.cos))
+    matrices = np.empty((*euler.shape, 3))
+    matrices[..., 0, 0] = cos_y * cos_p
+    matrices[..., 0, 1] = cos_y * sin_p * sin_r - sin_y * cos_r
+    matrices[..., 0, 2] = cos_y * sin_p * cos_r + sin_y * sin_r
+    matrices[..., 1, 0] = sin_y * cos_p
+    matrices[..., 1, 1] = sin_y * sin_p * sin_r + cos_y * cos_r
+    matrices[..., 1, 2] = sin_y * sin_p * cos_r - cos_y * sin_r
+    matrices[..., 2, 0] = -sin_p
+    matrices[..., 2, 1] = cos_p * sin_r
+    matrices[..., 2, 2] = cos_p * cos_r
+    return matrices
 
 
 def retrace(pose: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

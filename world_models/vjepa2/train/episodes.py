@@ -41,11 +41,10 @@ class Episodes:
         return float(moved.mean())
 
 
-def record_episodes(seed: int, stream: int, num_episodes: int) -> Episodes:
-    """Simulate and draw episodes; `stream` keeps training and held-out data apart for every seed."""
+def record_episodes(seed: int, stream: int, num_episodes: int, frames: int = FRAMES_PER_EPISODE) -> Episodes:
+    """Simulate and draw episodes of so many frames; `stream` keeps training and held-out data apart for every seed."""
     rng = np.random.default_rng([seed, stream])
     physics = TabletopPhysics()
-    frames = FRAMES_PER_EPISODE
     images = np.empty((num_episodes, frames, IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3), np.uint8)
     effector = np.empty((num_episodes, frames, 2), np.float32)
     puck = np.empty((num_episodes, frames, 2), np.float32)

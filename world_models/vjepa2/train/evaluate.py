@@ -71,39 +71,39 @@ def planning_result(
 ) -> PlanningResult:
     tasks = [sample_task(kind, seed) for seed in seeds]
     planner = OfflinePlanner(predictor, settings, len(tasks), seed=seeds.start)
-    goals = _encode(encoder, [task.goal_image for task in tasks])
-    worlds = _worlds(tasks)
+    goals = encoded(encoder, [task.goal_image for task in tasks])
+    worlds = worlds_of(tasks)
     for _ in range(EPISODE_STEPS[tasks[0].kind]):
-        latents = _encode(encoder, [draw_tabletop(world.effector_xy, world.puck_xy) for world in worlds])
+        latents = encoded(encoder, [draw_tabletop(world.effector_xy, world.puck_xy) for world in worlds])
         positions = torch.tensor(np.array([world.effector_xy for world in worlds]), dtype=torch.float32)
         plans = planner.plan(latents, goals, positions)
         for world, plan in zip(worlds, plans[:, 0].numpy(), strict=True):
             world.move(plan)
-    return PlanningResult(tasks, _distances(tasks, worlds), _random_distances(tasks))
+    return PlanningResult(tasks, distances_of(tasks, worlds), _random_distances(tasks))
 
 
 def _random_distances(tasks: list[Task]) -> np.ndarray:
-    worlds = _worlds(tasks)
+    worlds = worlds_of(tasks)
     for task, world in zip(tasks, worlds, strict=True):
         rng = np.random.default_rng(task.seed)
         for _ in range(task.num_steps):
             world.move(rng.uniform(-MAX_DISPLACEMENT_M, MAX_DISPLACEMENT_M, 2))
-    return _distances(tasks, worlds)
+    return distances_of(tasks, worlds)
 
 
-def _worlds(tasks: list[Task]) -> list[TabletopPhysics]:
+def worlds_of(tasks: list[Task]) -> list[TabletopPhysics]:
     worlds = [TabletopPhysics() for _ in tasks]
     for task, world in zip(tasks, worlds, strict=True):
         world.place(task.start_effector_xy, task.start_puck_xy)
     return worlds
 
 
-def _distances(tasks: list[Task], worlds: list[TabletopPhysics]) -> np.ndarray:
+def distances_of(tasks: list[Task], worlds: list[TabletopPhysics]) -> np.ndarray:
     return np.array([t.distance_m(w.effector_xy, w.puck_xy) for t, w in zip(tasks, worlds, strict=True)])
 
 
 @torch.no_grad()
-def _encode(encoder: Encoder, images: list[np.ndarray]) -> torch.Tensor:
+def encoded(encoder: Encoder, images: list[np.ndarray]) -> torch.Tensor:
     return encoder.encode_frames(normalise_images(torch.from_numpy(np.stack(images))))
 
 

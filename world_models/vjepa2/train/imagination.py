@@ -6,6 +6,8 @@ growing context, gradients included, at a fraction of its work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -34,13 +36,23 @@ class _KeptAttention:
         self.positions = [0] * num_sequences
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def run(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        assert read is None, "in training every prediction is read"
         q, k, v = (x.unflatten(0, (len(self.positions), -1)).transpose(1, 2) for x in (q, k, v))
         if layer in self._kept:
             past_k, past_v = self._kept[layer]
             k, v = torch.cat((past_k, k), 2), torch.cat((past_v, v), 2)
         self._kept[layer] = (k, v)
         return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        raise AssertionError("in training every prediction is read")
+
+    def parts(self, max_blocks: int) -> Sequence[_KeptAttention]:
+        """Gradients need every activation anyway."""
+        return [self]
 
     def advance(self, num_tokens: int) -> None:
         self.positions = [position + num_tokens for position in self.positions]
