@@ -10,6 +10,7 @@ from typing import Any
 from mstar_rt.errors import ConfigError, nearest
 
 BUILT_IN_FAMILIES = {
+    "vjepa2": "world_models.vjepa2_video.model:declare",
     "vjepa2_ac": "world_models.vjepa2.model:declare",
 }
 

@@ -29,8 +29,8 @@ def test_nearest() -> None:
 
 
 def test_registry_names_what_it_knows() -> None:
-    with pytest.raises(ConfigError, match="unknown model family 'vjepa2', did you mean 'vjepa2_ac'"):
-        load_declare("vjepa2")
+    with pytest.raises(ConfigError, match="unknown model family 'vjepa2_a', did you mean 'vjepa2_ac'"):
+        load_declare("vjepa2_a")
     assert load_object("json:dumps") is json.dumps
     with pytest.raises(ConfigError, match="cannot load 'no_such_package:declare'"):
         load_object("no_such_package:declare")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mstar_rt.errors import CheckpointError, ConfigError, NotFound
 from world_models.vjepa2.checkpoint import load_networks, random_networks, save_networks
@@ -39,6 +40,7 @@ def _respelled(weights: Weights, spell: Callable[[str], str]) -> Weights:
         lambda key: key.replace("backbone.", ""),
         lambda key: key.replace("module.", "").replace("backbone.", ""),
         lambda key: "module." + key,
+        lambda key: "_orig_mod." + key,
     ],
 )
 def test_all_published_prefixes_load(
@@ -51,6 +53,35 @@ def test_all_published_prefixes_load(
     for got, expected in zip(networks, tiny, strict=True):
         for name, weight in expected.state_dict().items():
             assert torch.equal(got.state_dict()[name], weight), name
+
+
+def test_another_dictionary_may_hold_the_encoder(
+    published: Weights, tmp_path: Path, tiny_config: VJepa2Config, tiny: Any
+) -> None:
+    averaged = {key: 2 * tensor for key, tensor in published["encoder"].items()}
+    path = saved(tmp_path, {**published, "target_encoder": averaged})
+    networks = load_networks(tiny_config, path, encoder_key="target_encoder")
+    assert torch.equal(networks.encoder.norm.weight, 2 * tiny.encoder.norm.weight)
+    assert torch.equal(networks.predictor.predictor_norm.weight, tiny.predictor.predictor_norm.weight)
+    with pytest.raises(CheckpointError, match=r"lacks 'ema_encoder', .* found: encoder, predictor, target_encoder"):
+        load_networks(tiny_config, path, encoder_key="ema_encoder")
+
+
+def test_safetensors_in_shards_load(tmp_path: Path, tiny_config: VJepa2Config, tiny: Any) -> None:
+    whole = tmp_path / "whole.safetensors"
+    save_networks(*tiny, whole, dtype=torch.float32)
+    tensors = load_file(whole)
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for name, keys in parts.items():
+        save_file({key: tensors[key] for key in keys}, tmp_path / name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {key: name for name, keys in parts.items() for key in keys}}))
+    for path in (index, tmp_path):
+        again = load_networks(tiny_config, path)
+        assert all(
+            torch.equal(a, b) for a, b in zip(again.encoder.parameters(), tiny.encoder.parameters(), strict=True)
+        )
 
 
 def test_safetensors_round_trip_and_chosen_dtype(tmp_path: Path, tiny_config: VJepa2Config, tiny: Any) -> None:

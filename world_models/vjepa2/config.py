@@ -30,8 +30,8 @@ class EncoderConfig:
     num_channels: int = 3
 
     def __post_init__(self) -> None:
-        _check_positive(self)
-        _check_heads("encoder", self.dim, self.num_heads)
+        check_positive(self)
+        check_heads("encoder", self.dim, self.num_heads)
         if self.image_size % self.patch_size:
             raise ConfigError(
                 f"encoder.image_size {self.image_size} is not a multiple of encoder.patch_size {self.patch_size}; "
@@ -81,8 +81,8 @@ class PredictorConfig:
     trained_frames: int = 7
 
     def __post_init__(self) -> None:
-        _check_positive(self)
-        _check_heads("predictor", self.dim, self.num_heads)
+        check_positive(self)
+        check_heads("predictor", self.dim, self.num_heads)
 
     @property
     def num_patches(self) -> int:
@@ -197,14 +197,16 @@ def _checked(kind: type[Section], values: Any, source: str) -> dict[str, Any]:
 _SCALARS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
-def _check_positive(section: EncoderConfig | PredictorConfig) -> None:
+def check_positive(section: Any) -> None:
+    """Whether all whole numbers of a dataclass of dimensions are at least 1."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if field.type == "int" and value < 1:
             raise ConfigError(f"{type(section).__name__}.{field.name} must be at least 1, got {value}")
 
 
-def _check_heads(part: str, dim: int, num_heads: int) -> None:
+def check_heads(part: str, dim: int, num_heads: int) -> None:
+    """Whether `dim` over `num_heads` gives heads that rotary positions can turn."""
     head_dim, rest = divmod(dim, num_heads)
     if rest or head_dim % 2 or head_dim < MIN_HEAD_DIM:
         raise ConfigError(
