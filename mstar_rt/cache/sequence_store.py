@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 
 from mstar_rt.cache.marks import PeerMarks
 from mstar_rt.cache.page_table import PageTable
@@ -91,6 +91,14 @@ class SequenceStore:
             if table.marks:
                 table.marks.begin_again()
                 self._given_up[label] = table.marks
+
+    def retain(self, labels: Collection[Hashable]) -> None:
+        """Give back all others, and forget what peers know of them: for ranks that do so alike, as if they had never
+        been."""
+        for label in [label for label in self._tables if label not in labels]:
+            self._tables.pop(label).release()
+        for label in [label for label in self._given_up if label not in labels]:
+            del self._given_up[label]
 
     def release_all(self) -> None:
         """Give back everything, and forget what peers know: the store is as new."""

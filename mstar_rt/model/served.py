@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ class KVSpec:
 
     `page_size` is in token positions. A model whose appends are blocks of one size takes that size as its page, so that
     a block is a page and a fork copies nothing. `lifetime` is how long its sequences live: "walk", "request" (all walks
-    of one request) or "session" (a request that fails leaves the sequences as they were before it).
+    of one request) or "session" (a request that fails leaves the sequences as they were before it). `kept` are the
+    labels of those that do; what else a walk leaves ends with it. Empty: all are kept.
     """
 
     num_layers: int
@@ -31,10 +32,21 @@ class KVSpec:
     page_size: int
     max_sequence_tokens: int
     lifetime: str = "walk"
+    kept: tuple[Hashable, ...] = ()
 
     def __post_init__(self) -> None:
         if self.lifetime not in LIFETIMES:
             raise GraphError(f"a cache has lifetime {self.lifetime!r}, {nearest(self.lifetime, LIFETIMES)}")
+        if isinstance(self.kept, str):
+            raise GraphError(f"a cache keeps {self.kept!r}, expected a tuple of labels: ({self.kept!r},)")
+        for label in self.kept:
+            if not all(isinstance(part, str | int) for part in (label if isinstance(label, tuple) else (label,))):
+                raise GraphError(f"a cache keeps {label!r}, expected a string, an integer or a flat tuple of them")
+        if self.kept and self.lifetime == "walk":
+            raise GraphError(
+                f"a cache keeps {', '.join(map(repr, self.kept))}, but its lifetime is 'walk', expected 'request' or "
+                "'session'"
+            )
 
     def page_bytes(self, bytes_per_element: int) -> int:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.page_size * bytes_per_element

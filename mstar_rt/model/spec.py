@@ -42,16 +42,18 @@ class TensorSpec:
             raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text()}")
         limits = dict(self.max_sizes)
         for size, want in zip(array.shape, self.shape, strict=True):
-            expected = _expected_size(want, size, sizes)
+            expected = _expected_size(want, size, sizes, label)
             if size == 0:
                 raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected every size to be at least 1")
             if size != expected:
                 raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}")
             if isinstance(want, str) and size > limits.get(want, size):
                 raise InvalidArgument(f"{label} has {want} = {size}, the limit of this model is {limits[want]}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        # NaN comes through both; no copy of a large tensor is made.
+        least, most = (float(array.min()), float(array.max())) if array.dtype.kind == "f" else (0.0, 0.0)
+        if not (math.isfinite(least) and math.isfinite(most)):
             raise InvalidArgument(f"{label} holds NaN or infinity, every value must be finite")
-        largest = np.abs(array).max() if self.max_abs is not None and array.dtype.kind == "f" else 0.0
+        largest = max(-least, most)
         if self.max_abs is not None and largest > self.max_abs:
             unit = f" {self.units}" if self.units else ""
             raise InvalidArgument(f"{label} holds values up to {largest:g}, expected at most {self.max_abs:g}{unit}")
@@ -65,11 +67,14 @@ class TensorSpec:
         )
 
 
-def _expected_size(want: int | str, size: int, sizes: dict[str, int]) -> int:
+def _expected_size(want: int | str, size: int, sizes: dict[str, int], label: str) -> int:
     if isinstance(want, int):
         return want
     if want.endswith("-1"):
-        return sizes[want.removesuffix("-1")] - 1
+        symbol = want.removesuffix("-1")
+        if symbol not in sizes:
+            raise InvalidArgument(f"{label} has a size {want}, but no tensor is given that says what {symbol} is")
+        return sizes[symbol] - 1
     return sizes.setdefault(want, size)
 
 

@@ -55,6 +55,8 @@ def _misfit(spec: TensorSpec | None, value: torch.Tensor, sizes: dict[str, int])
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in spec.dtypes:
         return f"has dtype {dtype}, expected {' or '.join(spec.dtypes)}"
+    if spec.optional and not value.numel():
+        return None  # not asked for
     if value.ndim != len(spec.shape) or not _fits(spec.shape, value.shape, sizes):
         return f"has shape {list(value.shape)}, expected {spec.shape_text(sizes)}"
     limits = dict(spec.max_sizes)

@@ -81,9 +81,12 @@ class WalkMemory:
         self._stores.clear()
 
     def release_walk_stores(self) -> None:
-        """This rank's part is done: caches of lifetime "walk" give their pages back at once."""
+        """This rank's part is done: what does not outlive the walk gives its pages back at once."""
         for cache in [cache for cache in self._stores if self._memory._ends_with_walk(cache)]:
             self._stores.pop(cache).release_all()
+        for cache, store in self._stores.items():
+            if self._memory._kept[cache]:
+                store.retain(self._memory._kept[cache])
 
     def commit(self) -> None:
         """The walk is over everywhere: the next walk of the request goes on from here. Once, and not after discard."""
@@ -108,6 +111,7 @@ class RequestMemory:
 
     def __init__(self, caches: Mapping[str, KVSpec], pools: Mapping[str, KVPool]) -> None:
         self._lifetimes = {name: spec.lifetime for name, spec in caches.items()}
+        self._kept = {name: spec.kept for name, spec in caches.items()}
         self._pools = pools
         self._requests: dict[str, _Request] = {}
         self._sessions: dict[str, _Session] = {}

@@ -297,3 +297,71 @@ def test_a_request_without_a_session_leaves_nothing_that_it_fetched() -> None:
     there.memory.apply_fetched("r1", "session", 0, 1, False, deltas)
     there.memory.end_request("r1", keep=True)
     assert there.num_held["session"] == 0
+
+
+KEEPS = {
+    lifetime: KVSpec(1, 1, 1, page_size=4, max_sequence_tokens=40, lifetime=lifetime, kept=("a", ("b", 2)))
+    for lifetime in ("request", "session")
+}
+
+
+def keeping_rank() -> Rank:
+    rank = Rank()
+    rank.pools = {name: KVPool(spec, 12) for name, spec in KEEPS.items()}
+    rank.memory = RequestMemory(KEEPS, rank.pools)
+    return rank
+
+
+@pytest.mark.parametrize("part_ends_first", [False, True])
+def test_only_the_labels_that_a_cache_keeps_outlive_a_walk(part_ends_first: bool) -> None:
+    rank = keeping_rank()
+    for walk_id in (1, 2):
+        walk = rank.memory.begin("r1", "s", list(KEEPS))
+        for name in KEEPS:
+            store = walk.store(name)
+            assert set(store) == (set() if walk_id == 1 else {"a", ("b", 2)})
+            write(store, walk_id)
+            for label in (("b", 2), "other", 0, ("b", 1)):
+                store.get(label).append(4)
+        if part_ends_first:
+            walk.release_walk_stores()
+            num_held = {1: 2, 2: 4}[walk_id]  # the second copied the partial page that it wrote, until it is committed
+            assert rank.num_held == {"request": num_held, "session": num_held}
+        walk.commit()
+        assert rank.num_held == {"request": 1 + walk_id, "session": 1 + walk_id}
+    rank.memory.end_request("r1", keep=True)
+    assert rank.num_held == {"request": 0, "session": 3}
+    assert read(rank.memory.begin("r2", "s", ["session"]).store("session")) == [1, 2]
+
+
+def test_a_walk_that_fails_keeps_what_was_kept_before() -> None:
+    rank = keeping_rank()
+    for request, keep in (("r1", True), ("r2", False)):
+        walk = rank.memory.begin(request, "s", ["session"])
+        walk.store("session").get("a").truncate(0)
+        write(walk.store("session"), int(request[1]))
+        walk.store("session").fork("a", "other")
+        if keep:
+            walk.commit()
+        rank.memory.end_request(request, keep)
+    assert rank.num_held["session"] == 1
+    assert read(rank.memory.begin("r3", "s", ["session"]).store("session")) == [1]
+
+
+def test_a_label_that_is_not_kept_is_new_on_both_ranks_in_every_walk() -> None:
+    here, there = keeping_rank(), keeping_rank()
+    for turn in range(3):
+        walks = [rank.memory.begin(f"r{turn}", "s", ["session"]) for rank in (here, there)]
+        mine, theirs = (walk.store("session") for walk in walks)
+        assert "scratch" not in mine
+        assert "scratch" not in theirs
+        write(mine, turn)
+        mine.fork("a", "scratch").append(2)
+        deltas = export_delta(mine, 1)
+        assert {delta.label for delta in deltas} == {"a", "scratch"}
+        apply_deltas(theirs, 0, deltas)
+        assert read(theirs) == list(range(turn + 1))
+        for walk, rank in zip(walks, (here, there), strict=True):
+            walk.commit()
+            rank.memory.end_request(f"r{turn}", keep=True)
+            assert rank.memory.num_session_page_holds("session") == 1

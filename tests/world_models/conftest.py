@@ -77,20 +77,29 @@ class Served:
 
 @dataclass
 class Request:
+    """`session`: the name of the session that it belongs to."""
+
     task: str
     tensors: Mapping[str, torch.Tensor]
     params: Mapping[str, Any] = field(default_factory=dict)
     deadline_ns: int | None = None
+    session: str = ""
 
 
 class WalkDriver:
-    """Runs requests in lockstep: all calls that are ready at one node make one batch, whatever request they are of."""
+    """Runs requests in lockstep: all calls that are ready at one node make one batch, whatever request they are of.
+
+    `seen` has what every run of a node was given and gave, by its name.
+    """
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
         self.now_ns = 0
         self.step_ns = 0
         self.batches: list[tuple[str, int]] = []
+        self.persisted: dict[str, dict[str, torch.Tensor]] = {}
+        self.num_requests = 0
+        self.seen: dict[str, list[tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]]] = {}
 
     def run(self, *requests: Request) -> list[Served]:
         running = [_Running(self, request) for request in requests]
@@ -98,7 +107,12 @@ class WalkDriver:
             name = next(one.ready[0].node.name for one in running if one.ready)
             turn = [(one, firing) for one in running for firing in one.ready if firing.node.name == name]
             engine = self.loaded.engines[name]
-            results = engine.run([one.call(firing) for one, firing in turn])
+            try:
+                results = engine.run([one.call(firing) for one, firing in turn])
+            except BaseException:
+                for one in running:
+                    one.fail()
+                raise
             self.batches.append((name, len(turn)))
             self.now_ns += self.step_ns
             for (one, firing), result in zip(turn, results, strict=True):
@@ -109,6 +123,14 @@ class WalkDriver:
 
     def run_one(self, task: str, tensors: Mapping[str, torch.Tensor], **params: Any) -> Served:
         return self.run(Request(task, tensors, params))[0]
+
+    def run_in(self, session: str, task: str, tensors: Mapping[str, torch.Tensor], **params: Any) -> Served:
+        """A request of a session, which sees what earlier ones of it persisted and left in caches."""
+        return self.run(Request(task, tensors, params, session=session))[0]
+
+    def close(self, session: str) -> None:
+        self.persisted.pop(session, None)
+        self.loaded.memory.release_scope(session)
 
     @property
     def num_pages_held(self) -> int:
@@ -127,28 +149,41 @@ class _Running:
         (walk,) = model.task(request.task).walks
         program = driver.loaded.programs[walk]
         self.walk_run = WalkRun(program, {name: self.params[name] for name in program.params})
-        self.sequences = driver.loaded.new_sequences()
-        self.ready = self.walk_run.start({name: request.tensors.get(name) for name, _ in program.inputs})
+        driver.num_requests += 1
+        self.request_id = f"request {driver.num_requests}"
+        self.scope = request.session or self.request_id
+        self.memory = driver.loaded.memory.begin(self.request_id, self.scope, list(driver.loaded.pools))
+        given = driver.persisted.get(request.session, {}) | dict(request.tensors)
+        self.ready = self.walk_run.start({name: given.get(name) for name, _ in program.inputs})
 
     def call(self, firing: Any) -> NodeCall:
+        cache = firing.node.cache
         return NodeCall(
-            "request", "session", self.request.task, firing.iteration, firing.inputs, self.params,
-            lambda: self.driver.now_ns, self.request.deadline_ns,
-            self.sequences.get(firing.node.cache) if firing.node.cache else None,
+            self.request_id, self.scope, self.request.task, firing.iteration, firing.inputs, self.params,
+            lambda: self.driver.now_ns, self.request.deadline_ns, self.memory.store(cache) if cache else None,
         )  # fmt: skip
 
     def take(self, firing: Any, result: Any) -> None:
+        assert self.driver.loaded.checks.check_result(firing.node.name, result) is None
+        self.driver.seen.setdefault(firing.node.name, []).append((firing.inputs, result.outputs))
         self.ready.remove(firing)
         progress = self.walk_run.complete(firing, result.outputs, result.leave)
         self.ready += progress.ready
         self.served.flags += [flag for flag in result.flags if flag not in self.served.flags]
         for emission in progress.emitted:
+            fault = self.driver.loaded.checks.check_emission(self.request.task, emission.name, emission.value)
+            assert fault is None, fault
             self.served.emitted.setdefault(emission.name, []).append(emission.value)
 
     def end(self) -> None:
         self.served.persisted = dict(self.walk_run.persisted)
-        for store in self.sequences.values():
-            store.release_all()
+        self.memory.commit()
+        self.driver.loaded.memory.end_request(self.request_id, keep=True)
+        if self.request.session:
+            self.driver.persisted.setdefault(self.request.session, {}).update(self.served.persisted)
+
+    def fail(self) -> None:
+        self.driver.loaded.memory.end_request(self.request_id, keep=False)
 
 
 def drive(options: Mapping[str, Any], checkpoint: Path | str, dtype: str = "float32") -> WalkDriver:

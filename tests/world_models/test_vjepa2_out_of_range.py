@@ -12,7 +12,7 @@ import torch
 
 from mstar_rt.errors import FailedPrecondition, InvalidArgument
 from mstar_rt.server.warmup import zeros
-from world_models.planning.nodes import settings_from
+from world_models.planning.settings import settings_from
 from world_models.vjepa2.checkpoint import random_networks, save_networks
 from world_models.vjepa2.config import preset
 from world_models.vjepa2.model import declare
@@ -23,14 +23,14 @@ from world_models.vjepa2.model import declare
     [
         ("state", np.full(7, 1e30, np.float32), r"'state' holds values up to 1e\+30, expected at most 10 m, rad"),
         ("context_latents", np.full((1, 4, 128), 3e38, np.float32), r"up to 3e\+38, expected at most 1000"),
-        ("goal_latents", np.full((4, 128), -1e30, np.float32), r"up to 1e\+30"),
+        ("goal_latents", np.full((1, 4, 128), -1e30, np.float32), r"up to 1e\+30"),
     ],
 )
 def test_values_far_out_of_range_are_refused(tensor: str, value: np.ndarray, sentence: str) -> None:
     model = declare("m", "", {})
     good = {
         "context_latents": np.zeros((1, 4, 128), np.float32),
-        "goal_latents": np.zeros((4, 128), np.float32),
+        "goal_latents": np.zeros((1, 4, 128), np.float32),
         "state": np.zeros(7, np.float32),
     }
     model.check_request("plan", good, {})
@@ -60,7 +60,11 @@ def test_weights_that_are_not_numbers_do_not_get_through_warm_up(
     file = tmp_path / "tabletop.safetensors"
     save_networks(networks.encoder, networks.predictor, file, dtype=torch.float32)
     driver = make_driver({"preset": "tabletop"}, file)
-    (task,) = (task for task in driver.loaded.model.tasks if task.name == "rollout")
-    inputs = {name: torch.from_numpy(array) for name, array in zeros(task).items()}
+
+    def warm_up() -> None:
+        for name in ("observe", "rollout"):
+            given = zeros(driver.loaded.model.task(name))
+            driver.run_in("warm-up", name, {slot: torch.from_numpy(array) for slot, array in given.items()})
+
     with pytest.raises(FailedPrecondition, match=f"the {network} gives NaN or infinity"):
-        driver.run_one("rollout", inputs)
+        warm_up()

