@@ -38,6 +38,7 @@ def improvement(answer: world_model_pb2.PlanImprovement) -> results.PlanImprovem
         elite_mean_cost=answer.elite_mean_cost,
         elapsed_us=answer.elapsed_us,
         extra=_arrays(answer.extra),
+        elite_std=_array(answer.elite_std, "elite_std") if answer.HasField("elite_std") else None,
     )
 
 
@@ -52,6 +53,13 @@ def plan(answer: world_model_pb2.Plan, improvements: Sequence[results.PlanImprov
         improvements=tuple(improvements),
         flags=tuple(answer.flags),
         observation_id=answer.observation_id if answer.HasField("observation_id") else None,
+        elite_std=_array(answer.elite_std, "elite_std") if answer.HasField("elite_std") else None,
+    )
+
+
+def observed(message_id: int, answer: world_model_pb2.Observed) -> results.Observed:
+    return results.Observed(
+        message_id, answer.decode_us, timing(answer.timing), answer.num_frames, tuple(answer.flags), answer.request_id
     )
 
 

@@ -8,6 +8,7 @@ from mstar_rt.errors import InvalidArgument
 
 MAX_BUDGET_MS = 1e9
 MAX_TIMEOUT_S = 1e6
+MAX_COUNT = 2**32 - 1
 
 
 def text(name: str, value: object) -> str:
@@ -43,6 +44,15 @@ def waiting_s(value: object) -> float:
     if not _is_number(value) or not 0 <= value <= MAX_TIMEOUT_S:  # type: ignore[operator]
         raise InvalidArgument(f"timeout_s is {value!r}, expected a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}")
     return float(value)  # type: ignore[arg-type]
+
+
+def count(name: str, value: object) -> int | None:
+    """Raises:  InvalidArgument: neither None nor a whole number from 1 to 2^32 - 1."""
+    if value is None:
+        return None
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
+        raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 1")
+    return int(value)
 
 
 def address(value: object) -> str:

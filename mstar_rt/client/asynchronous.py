@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from mstar_rt.client import answers, arguments, requests, results
+from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
 from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
 from mstar_rt.client.channel import OPTIONS, Connection
@@ -75,7 +75,13 @@ class AsyncClient:
         latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         states: Numbers | None = None,
+        output: str | None = None,
+        goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -84,10 +90,10 @@ class AsyncClient:
         """The steps as they are made, then the end with its timing. Closing the iterator cancels the
         rollout.
         """
-        request = requests.rollout(
-            model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
-            model_options,
-        )  # fmt: skip
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        rollout = messages.rollout(actions, states, output, goal, model_options)
+        request = requests.rollout(model, context, rollout, budget_ms, criticality)
         call = self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s))
         try:
             with translated(self.address):
@@ -108,8 +114,11 @@ class AsyncClient:
         *,
         latents: Numbers | None = None,
         goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -122,8 +131,11 @@ class AsyncClient:
             state,
             latents=latents,
             goal_latents=goal_latents,
+            goal_use=goal_use,
+            goal_weights=goal_weights,
             context_actions=context_actions,
             context_states=context_states,
+            extrinsics=extrinsics,
             budget_ms=budget_ms,
             timeout_s=timeout_s,
             criticality=criticality,
@@ -142,18 +154,20 @@ class AsyncClient:
         *,
         latents: Numbers | None = None,
         goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> AsyncIterator[results.PlanImprovement | results.Plan]:
         """Every improvement as it is made, then the plan. Closing the iterator cancels the search."""
-        request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
-            criticality, True, options,
-        )  # fmt: skip
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        goal = messages.goal(goal_frames, goal_latents, goal_use, goal_weights)
+        request = requests.plan(model, context, goal, budget_ms, criticality, options)
         call = self._connection.world_model.Plan(request, timeout=arguments.timeout_s(timeout_s))
         improvements: list[results.PlanImprovement] = []
         try:
@@ -168,12 +182,18 @@ class AsyncClient:
             call.cancel()
 
     def session(
-        self, model: str, *, budget_ms: float | None = None, criticality: str | None = None, **options: Any
+        self,
+        model: str,
+        *,
+        context_window: int | None = None,
+        window_stride: int | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
     ) -> AsyncWorldModelSession:
-        """A planner's session, to be used in `async with`. Budget, criticality and planner options are its
-        defaults.
-        """
-        return AsyncWorldModelSession(self._connection, model, budget_ms, criticality, options)
+        """A planner's session, to be used in `async with`; see `blocking.Client.session`."""
+        opening = requests.open_world_model(model, budget_ms, criticality, context_window, window_stride, options)
+        return AsyncWorldModelSession(self._connection, opening)
 
     # ---- any model
 

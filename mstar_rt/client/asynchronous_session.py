@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
 import grpc
 
-from mstar_rt.client import answers, arguments, messages, requests, results
+from mstar_rt.client import answers, messages, requests, results
 from mstar_rt.client.blocking_session import LAST_ANSWERS
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_call, error_from_detail
 from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.client.observation_chain import ObservationChain
 from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
 
@@ -25,12 +26,12 @@ class AsyncWorldModelSession:
     def __init__(
         self,
         connection: Connection,
-        model: str,
-        budget_ms: float | None,
-        criticality: str | None,
-        options: Mapping[str, Any],
+        opening: wire.OpenWorldModel,
     ) -> None:
         self.events: list[results.SessionEvent] = []
+        self.observed: results.Observed | None = None
+        self._keeps_history = opening.HasField("context_window")
+        self._chain = ObservationChain()
         self.session_id = ""
         self._connection = connection
         self._opened = False
@@ -40,11 +41,7 @@ class AsyncWorldModelSession:
         self._ended: MstarError | None = None
         self._writing = asyncio.Lock()
         self._taking_back: set[asyncio.Task[None]] = set()
-        self._opening = wire.OpenWorldModel(
-            model=arguments.text("model", model),
-            planner=messages.planner(options),
-            options=messages.request_options(budget_ms, criticality),
-        )
+        self._opening = opening
 
     async def __aenter__(self) -> AsyncWorldModelSession:
         self._call = self._connection.world_model.Session()
@@ -66,9 +63,14 @@ class AsyncWorldModelSession:
             self._abort()
 
     async def set_goal(
-        self, goal_frames: Images | None = None, *, goal_latents: Numbers | None = None
+        self,
+        goal_frames: Images | None = None,
+        *,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
     ) -> results.Timing:
-        answer = await self._ask(set_goal=messages.goal(goal_frames, goal_latents))
+        answer = await self._ask(set_goal=messages.goal(goal_frames, goal_latents, goal_use, goal_weights))
         return answers.timing(answer.goal_set.timing)
 
     async def observe(
@@ -79,21 +81,33 @@ class AsyncWorldModelSession:
         latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
+        executed_action: Numbers | None = None,
     ) -> int:
-        """Replace the newest observation, also while a plan runs; returns its message id."""
-        observation = requests.observe(frames, state, latents, context_actions, context_states)
+        """Replace the newest observation, also while a plan runs; returns its message id. In a session with
+        `context_window` it is one new frame of the history, which takes its turn.
+        """
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        follows = self._chain.newest if self._keeps_history else None
+        observation = requests.observe(context, executed_action, follows)
         return int((await self._ask(observe=observation)).answers)
 
     async def plan(
         self,
         *,
         goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> results.Plan:
         """Cancelling the task that awaits this takes the plan back."""
-        stream = self.plan_stream(goal_frames=goal_frames, budget_ms=budget_ms, criticality=criticality, **options)
+        stream = self.plan_stream(
+            goal_frames=goal_frames, goal_latents=goal_latents, goal_use=goal_use, goal_weights=goal_weights,
+            budget_ms=budget_ms, criticality=criticality, **options,
+        )  # fmt: skip
         answered = [answer async for answer in stream][-1]
         assert isinstance(answered, results.Plan)
         return answered
@@ -102,11 +116,15 @@ class AsyncWorldModelSession:
         self,
         *,
         goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> AsyncIterator[results.PlanImprovement | results.Plan]:
-        command = requests.session_plan(budget_ms, criticality, goal_frames, True, options)
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        command = requests.session_plan(goal, budget_ms, criticality, options)
         improvements: list[results.PlanImprovement] = []
         async for answer in self._answers(plan=command):
             if answer.WhichOneof("answer") == "plan":
@@ -120,14 +138,18 @@ class AsyncWorldModelSession:
         actions: Numbers,
         *,
         states: Numbers | None = None,
+        output: str | None = None,
+        goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **model_options: Any,
     ) -> AsyncIterator[results.RolloutStep | results.RolloutDone]:
-        command = wire.SessionRollout(
-            options=messages.request_options(budget_ms, criticality),
-            rollout=messages.rollout(actions, states, model_options),
-        )
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        rollout = messages.rollout(actions, states, output, goal, model_options)
+        command = requests.session_rollout(rollout, budget_ms, criticality)
         async for answer in self._answers(rollout=command):
             if answer.WhichOneof("answer") == "done":
                 yield answers.rollout_done(answer.done)
@@ -153,9 +175,11 @@ class AsyncWorldModelSession:
     async def _answers(self, **command: Any) -> AsyncIterator[wire.SessionResponse]:
         """The answers to one message, in order, to the last. Left early, it takes the message back."""
         message_id, incoming = self._watch()
+        if "observe" in command:
+            self._chain.sent(message_id)
         ended = False
         try:
-            await self._write(wire.SessionRequest(message_id=message_id, **command))
+            await self._written(self._write(wire.SessionRequest(message_id=message_id, **command)))
             while not ended:
                 answer = await incoming.get()
                 if isinstance(answer, MstarError):
@@ -185,20 +209,26 @@ class AsyncWorldModelSession:
     def _take_back(self, message_id: int) -> None:
         self._last_id += 1
         cancel = wire.SessionRequest(message_id=self._last_id, cancel=wire.CancelCommand(message_id=message_id))
-        taking_back = asyncio.ensure_future(self._write_if_open(cancel))
+        taking_back = asyncio.ensure_future(self._written_if_open(self._write(cancel)))
         self._taking_back.add(taking_back)
         taking_back.add_done_callback(self._taking_back.discard)
 
-    async def _write_if_open(self, message: wire.SessionRequest) -> None:
-        with contextlib.suppress(MstarError):
-            await self._write(message)
-
-    async def _write(self, message: wire.SessionRequest) -> None:
-        """Raises:  MstarError: the stream has ended; the reader knows why."""
-        # In a task of its own, because a write that is cancelled takes the whole stream with it. A write on a channel
-        # that is closed before the call has connected never ends, so the end of the stream counts as well.
+    def _write(self, message: wire.SessionRequest) -> asyncio.Task[None]:
+        """In a task of its own, because a write that is cancelled takes the whole stream with it. It is begun in the
+        moment in which its message has got its id, so that messages go out in the order of their ids.
+        """
         writing = asyncio.ensure_future(self._write_in_turn(message))
         writing.add_done_callback(_look_at)
+        return writing
+
+    async def _written_if_open(self, writing: asyncio.Task[None]) -> None:
+        with contextlib.suppress(MstarError):
+            await self._written(writing)
+
+    async def _written(self, writing: asyncio.Task[None]) -> None:
+        """Raises:  MstarError: the stream has ended; the reader knows why."""
+        # A write on a channel that is closed before the call has connected never ends, so the end of the stream counts
+        # as well.
         await asyncio.wait([writing, self._reading], return_when=asyncio.FIRST_COMPLETED)
         try:
             if writing.done():
@@ -217,7 +247,13 @@ class AsyncWorldModelSession:
         ended = self._unavailable()
         try:
             async for answer in self._call:
-                if answer.WhichOneof("answer") == "event":
+                kind = answer.WhichOneof("answer")
+                if kind == "observed":
+                    self.observed = answers.observed(answer.answers, answer.observed)
+                    self._chain.accepted(answer.answers)
+                elif kind == "error":
+                    self._chain.failed(answer.answers)
+                if kind == "event":
                     self.events.append(answers.event(answer.answers, answer.event))
                 elif (incoming := self._waiting.get(answer.answers)) is not None:
                     incoming.put_nowait(answer)

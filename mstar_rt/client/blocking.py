@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from mstar_rt.client import answers, arguments, requests, results
+from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.blocking_session import WorldModelSession
 from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
-from mstar_rt.client.channel import OPTIONS, Connection
+from mstar_rt.client.channel import ON_CALLERS_THREAD, OPTIONS, Connection
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.address = arguments.address(address)
-        self._connection = Connection(grpc.insecure_channel(address, OPTIONS), address)
+        self._connection = Connection(grpc.insecure_channel(address, [*OPTIONS, ON_CALLERS_THREAD]), address)
 
     def __enter__(self) -> Client:
         return self
@@ -80,7 +80,13 @@ class Client:
         latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         states: Numbers | None = None,
+        output: str | None = None,
+        goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -89,12 +95,14 @@ class Client:
         """Imagine `actions` [H, A] (or [B, H, A]) from the last frame, where the robot's pose is `state` [A].
 
         Several frames need `context_actions` [T-1, A] between them. `states` gives the pose at each step
-        instead of having it integrated. `latents` [T, P, D] from `encode` stand in for frames.
+        instead of having it integrated. `latents` [T, P, D] from `encode` stand in for frames. `extrinsics` [T, 6]
+        are the camera's poses, where the model uses them. `output`: "latents" of every step (the default),
+        "last_latent", or "goal_distance" of every step, which needs a goal (see `plan`).
         """
-        request = requests.rollout(
-            model, frames, actions, state, latents, context_actions, context_states, states, budget_ms, criticality,
-            model_options,
-        )  # fmt: skip
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        rollout = messages.rollout(actions, states, output, goal, model_options)
+        request = requests.rollout(model, context, rollout, budget_ms, criticality)
         return RolloutStream(
             self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s)), self.address
         )
@@ -108,8 +116,11 @@ class Client:
         *,
         latents: Numbers | None = None,
         goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -117,11 +128,13 @@ class Client:
     ) -> results.Plan:
         """Actions [H, A] that bring the world from the last of `frames` to `goal_frames`. Several frames need
         `context_actions` [T-1, A] between them. Options: see PlannerOptions, `describe`.
+
+        `goal_use`: "last" compares one goal with the last imagined step (the default), "per_step" goal h with step h,
+        "nearest" the nearest of several with the last step. `goal_weights` [G] multiply their distances.
         """
-        request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
-            criticality, True, options,
-        )  # fmt: skip
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        goal = messages.goal(goal_frames, goal_latents, goal_use, goal_weights)
+        request = requests.plan(model, context, goal, budget_ms, criticality, options)
         *_, plan = self._plan(request, timeout_s)
         assert isinstance(plan, results.Plan)
         return plan
@@ -135,8 +148,11 @@ class Client:
         *,
         latents: Numbers | None = None,
         goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
         budget_ms: float | None = None,
         timeout_s: float | None = None,
         criticality: str | None = None,
@@ -145,19 +161,29 @@ class Client:
         """Like `plan`: every improvement as it is made, then the plan. Closing the iterator cancels the
         search.
         """
-        request = requests.plan(
-            model, frames, goal_frames, state, latents, goal_latents, context_actions, context_states, budget_ms,
-            criticality, True, options,
-        )  # fmt: skip
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        goal = messages.goal(goal_frames, goal_latents, goal_use, goal_weights)
+        request = requests.plan(model, context, goal, budget_ms, criticality, options)
         return self._plan(request, timeout_s)
 
     def session(
-        self, model: str, *, budget_ms: float | None = None, criticality: str | None = None, **options: Any
+        self,
+        model: str,
+        *,
+        context_window: int | None = None,
+        window_stride: int | None = None,
+        budget_ms: float | None = None,
+        criticality: str | None = None,
+        **options: Any,
     ) -> WorldModelSession:
         """A planner's session, to be used in `with`. Budget, criticality and planner options are its
         defaults.
+
+        `context_window`: keep a history of what is observed, of which plans and rollouts see the newest frames, at
+        most so many; once it is full the window moves by `window_stride` frames at a time.
         """
-        return WorldModelSession(self._connection, model, budget_ms, criticality, options)
+        opening = requests.open_world_model(model, budget_ms, criticality, context_window, window_stride, options)
+        return WorldModelSession(self._connection, opening)
 
     def _plan(
         self, request: world_model_pb2.PlanRequest, timeout_s: float | None
@@ -260,8 +286,8 @@ class RolloutStream:
             for answer in self._call:
                 if answer.WhichOneof("answer") == "done":
                     self.done = answers.rollout_done(answer.done)
-                else:
-                    yield answers.rollout_step(answer.step)
+                    return  # the last word: the call's status follows, and nobody needs to wait for it
+                yield answers.rollout_step(answer.step)
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from mstar_rt.client import answers, arguments, messages, requests, results
+from mstar_rt.client import answers, messages, requests, results
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_detail, translated
 from mstar_rt.client.messages import Images, Numbers
+from mstar_rt.client.observation_chain import ObservationChain
 from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
 
@@ -20,8 +21,8 @@ LAST_ANSWERS = frozenset({"opened", "goal_set", "observed", "plan", "done", "can
 
 
 class WorldModelSession:
-    """Keeps the goal, the newest observation and the last plan on the server. `events` lists what happened to
-    messages.
+    """Keeps the goal, the newest observation (or the history) and the last plan on the server. `events` lists what
+    happened to messages, `observed` is the server's answer to the last observation that it accepted.
 
     An error of one command leaves the session usable; when the stream itself has failed, every call raises.
     """
@@ -29,12 +30,12 @@ class WorldModelSession:
     def __init__(
         self,
         connection: Connection,
-        model: str,
-        budget_ms: float | None,
-        criticality: str | None,
-        options: Mapping[str, Any],
+        opening: wire.OpenWorldModel,
     ) -> None:
         self.events: list[results.SessionEvent] = []
+        self.observed: results.Observed | None = None
+        self._keeps_history = opening.HasField("context_window")
+        self._chain = ObservationChain()
         self._connection = connection
         self._closed = False
         self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
@@ -42,11 +43,6 @@ class WorldModelSession:
         self._last_id = 0
         self._early: dict[int, list[wire.SessionResponse]] = {}
         self._unwatched: set[int] = set()
-        opening = wire.OpenWorldModel(
-            model=arguments.text("model", model),
-            planner=messages.planner(options),
-            options=messages.request_options(budget_ms, criticality),
-        )
         self._call = connection.world_model.Session(iter(self._outgoing.get, None))
         try:
             self.session_id = self._ask(open=opening).opened.session_id
@@ -65,9 +61,17 @@ class WorldModelSession:
         else:
             self._abort()
 
-    def set_goal(self, goal_frames: Images | None = None, *, goal_latents: Numbers | None = None) -> results.Timing:
-        """The goal of the plans that follow, until the next one."""
-        return answers.timing(self._ask(set_goal=messages.goal(goal_frames, goal_latents)).goal_set.timing)
+    def set_goal(
+        self,
+        goal_frames: Images | None = None,
+        *,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
+    ) -> results.Timing:
+        """The goal of the plans and of the distances that follow, until the next one; see `Client.plan`."""
+        goal = messages.goal(goal_frames, goal_latents, goal_use, goal_weights)
+        return answers.timing(self._ask(set_goal=goal).goal_set.timing)
 
     def observe(
         self,
@@ -77,13 +81,20 @@ class WorldModelSession:
         latents: Numbers | None = None,
         context_actions: Numbers | None = None,
         context_states: Numbers | None = None,
+        extrinsics: Numbers | None = None,
+        executed_action: Numbers | None = None,
         wait: bool = True,
     ) -> int:
         """Replace the newest observation; returns its message id. `wait=False` does not wait for the server
         to accept it: a refusal is then raised by a later call.
+
+        In a session with `context_window` it is one new frame of the history instead, to which `executed_action` [A]
+        led from the frame before; the first has none.
         """
-        observation = requests.observe(frames, state, latents, context_actions, context_states)
-        message_id = self._send(observe=observation)
+        context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
+        follows = self._chain.newest if self._keeps_history else None
+        message_id = self._send(observe=requests.observe(context, executed_action, follows))
+        self._chain.sent(message_id)
         if wait:
             self._last_answer(message_id)
         else:
@@ -94,12 +105,18 @@ class WorldModelSession:
         self,
         *,
         goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> results.Plan:
-        """Plan from the newest observation to the session's goal (or `goal_frames`)."""
-        *_, plan = self.plan_stream(goal_frames=goal_frames, budget_ms=budget_ms, criticality=criticality, **options)
+        """Plan from the newest observation to the session's goal, or to the one that is given."""
+        *_, plan = self.plan_stream(
+            goal_frames=goal_frames, goal_latents=goal_latents, goal_use=goal_use, goal_weights=goal_weights,
+            budget_ms=budget_ms, criticality=criticality, **options,
+        )  # fmt: skip
         assert isinstance(plan, results.Plan)
         return plan
 
@@ -107,12 +124,16 @@ class WorldModelSession:
         self,
         *,
         goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **options: Any,
     ) -> Iterator[results.PlanImprovement | results.Plan]:
         """Every improvement as it is made, then the plan. Closing the iterator cancels the search."""
-        message_id = self._send(plan=requests.session_plan(budget_ms, criticality, goal_frames, True, options))
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        message_id = self._send(plan=requests.session_plan(goal, budget_ms, criticality, options))
         improvements: list[results.PlanImprovement] = []
         for answer in self._answers(message_id):
             if answer.WhichOneof("answer") == "plan":
@@ -126,17 +147,21 @@ class WorldModelSession:
         actions: Numbers,
         *,
         states: Numbers | None = None,
+        output: str | None = None,
+        goal_frames: Images | None = None,
+        goal_latents: Numbers | None = None,
+        goal_use: str | None = None,
+        goal_weights: Numbers | None = None,
         budget_ms: float | None = None,
         criticality: str | None = None,
         **model_options: Any,
     ) -> Iterator[results.RolloutStep | results.RolloutDone]:
         """Imagine `actions` from the newest observation: the steps as they are made, then the end with its
-        timing.
+        timing. `output`: see `Client.rollout`; distances are to the session's goal, or to the one that is given.
         """
-        command = wire.SessionRollout(
-            options=messages.request_options(budget_ms, criticality),
-            rollout=messages.rollout(actions, states, model_options),
-        )
+        goal = messages.goal_if_given(goal_frames, goal_latents, goal_use, goal_weights)
+        rollout = messages.rollout(actions, states, output, goal, model_options)
+        command = requests.session_rollout(rollout, budget_ms, criticality)
         message_id = self._send(rollout=command)
         for answer in self._answers(message_id):
             if answer.WhichOneof("answer") == "done":
@@ -197,6 +222,7 @@ class WorldModelSession:
             if answer is None:
                 raise Unavailable(f"the session at {self._connection.address} has ended: open another one")
             kind = answer.WhichOneof("answer")
+            self._note(answer, kind)
             if kind == "event":
                 self.events.append(answers.event(answer.answers, answer.event))
             elif answer.answers == message_id:
@@ -205,6 +231,13 @@ class WorldModelSession:
                 self._unwatched_answer(answer, kind)
             else:
                 self._early.setdefault(answer.answers, []).append(answer)
+
+    def _note(self, answer: wire.SessionResponse, kind: str) -> None:
+        if kind == "observed":
+            self.observed = answers.observed(answer.answers, answer.observed)
+            self._chain.accepted(answer.answers)
+        elif kind == "error":
+            self._chain.failed(answer.answers)
 
     def _next(self) -> wire.SessionResponse | None:
         if not self._reading.acquire(blocking=False):

@@ -27,6 +27,12 @@ lives on the same machine or network as its server, so it neither limits what it
 """
 
 
+ON_CALLERS_THREAD = ("SingleThreadedUnaryStream", 1)
+"""For grpc's blocking channel: whoever iterates over a stream of answers waits for them itself. Without this each such
+call starts a thread to wait for it, which was measured to cost 0.2 ms.
+"""
+
+
 class Connection:
     """The services of one channel (grpc's or grpc.aio's), until it is closed.
 

@@ -20,6 +20,15 @@ Images = np.ndarray | bytes | Sequence[bytes]
 float32 frames too, which are taken as normalised already.
 """
 
+GOAL_USES = {
+    "last": wire.Goal.USE_UNSPECIFIED, "per_step": wire.Goal.USE_PER_STEP, "nearest": wire.Goal.USE_NEAREST,
+}  # fmt: skip
+ROLLOUT_OUTPUTS = {
+    "latents": wire.Rollout.OUTPUT_UNSPECIFIED,
+    "last_latent": wire.Rollout.OUTPUT_LAST_LATENT,
+    "goal_distance": wire.Rollout.OUTPUT_GOAL_DISTANCE,
+}
+
 
 def frames(images: Images) -> tensor_pb2.Frames:
     """Raises:  InvalidArgument: neither an array nor JPEG or PNG files."""
@@ -62,6 +71,7 @@ def context(
     latents: Numbers | None = None,
     context_actions: Numbers | None = None,
     context_states: Numbers | None = None,
+    extrinsics: Numbers | None = None,
 ) -> wire.Context:
     """Raises:  InvalidArgument: not exactly one of frames and latents."""
     if (images is None) == (latents is None):
@@ -70,6 +80,7 @@ def context(
         state=None if state is None else numbers(state, "state"),
         actions=None if context_actions is None else numbers(context_actions, "context_actions"),
         states=None if context_states is None else numbers(context_states, "context_states"),
+        extrinsics=None if extrinsics is None else numbers(extrinsics, "extrinsics"),
     )
     if images is not None:
         message.frames.CopyFrom(frames(images))
@@ -78,20 +89,46 @@ def context(
     return message
 
 
-def goal(images: Images | None, latents: Numbers | None) -> wire.Goal:
-    """Raises:  InvalidArgument: not exactly one of frames and latents."""
+def goal(
+    images: Images | None, latents: Numbers | None, use: str | None = None, weights: Numbers | None = None
+) -> wire.Goal:
+    """Raises:  InvalidArgument: not exactly one of frames and latents, an unknown use."""
     if (images is None) == (latents is None):
         raise InvalidArgument("give either goal_frames or goal_latents, not both and not neither")
+    message = wire.Goal(
+        use=_choice("goal_use", use, GOAL_USES), weights=None if weights is None else numbers(weights, "goal_weights")
+    )
     if images is not None:
-        return wire.Goal(frames=frames(images))
-    assert latents is not None
-    return wire.Goal(latents=numbers(latents, "goal_latents"))
+        message.frames.CopyFrom(frames(images))
+    if latents is not None:
+        message.latents.CopyFrom(numbers(latents, "goal_latents"))
+    return message
 
 
-def rollout(actions: Numbers, states: Numbers | None, model_options: Mapping[str, Any]) -> wire.Rollout:
+def goal_if_given(
+    images: Images | None, latents: Numbers | None, use: str | None, weights: Numbers | None
+) -> wire.Goal | None:
+    """Raises:  InvalidArgument: see `goal`; a use or weights of no goal."""
+    if images is not None or latents is not None:
+        return goal(images, latents, use, weights)
+    for name, value in (("goal_use", use), ("goal_weights", weights)):
+        if value is not None:
+            raise InvalidArgument(f"{name} is given without a goal: give goal_frames or goal_latents with it")
+    return None
+
+
+def rollout(
+    actions: Numbers,
+    states: Numbers | None,
+    output: str | None,
+    towards: wire.Goal | None,
+    model_options: Mapping[str, Any],
+) -> wire.Rollout:
     return wire.Rollout(
         actions=numbers(actions, "actions"),
         states=None if states is None else numbers(states, "states"),
+        output=_choice("output", output, ROLLOUT_OUTPUTS),
+        goal=towards,
         model_options={name: option_value(name, value) for name, value in model_options.items()},
     )
 
@@ -150,6 +187,15 @@ def option_value(name: str, value: Any) -> request_pb2.OptionValue:
         raise InvalidArgument(
             f"option {name!r} is {value!r}, expected a bool, a number, text or a sequence of numbers"
         ) from error
+
+
+def _choice(name: str, value: str | None, known: Mapping[str, int]) -> Any:
+    """The enum's number; None leaves it unset."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in known:
+        raise InvalidArgument(f"{name} is {value!r}, expected one of {', '.join(known)}")
+    return known[value]
 
 
 def request_options(budget_ms: float | None, criticality: str | None = None) -> request_pb2.RequestOptions:

@@ -18,73 +18,68 @@ def encode(model: str, frames: Images, budget_ms: float | None, criticality: str
 
 
 def rollout(
-    model: str,
-    frames: Images | None,
-    actions: Numbers,
-    state: Numbers | None,
-    latents: Numbers | None,
-    context_actions: Numbers | None,
-    context_states: Numbers | None,
-    states: Numbers | None,
-    budget_ms: float | None,
-    criticality: str | None,
-    model_options: Mapping[str, Any],
+    model: str, context: wire.Context, rollout: wire.Rollout, budget_ms: float | None, criticality: str | None
 ) -> wire.RolloutRequest:
     return wire.RolloutRequest(
         model=arguments.text("model", model),
         options=messages.request_options(budget_ms, criticality),
-        context=messages.context(frames, state, latents, context_actions, context_states),
-        rollout=messages.rollout(actions, states, model_options),
+        context=context,
+        rollout=rollout,
     )
 
 
 def plan(
     model: str,
-    frames: Images | None,
-    goal_frames: Images | None,
-    state: Numbers,
-    latents: Numbers | None,
-    goal_latents: Numbers | None,
-    context_actions: Numbers | None,
-    context_states: Numbers | None,
+    context: wire.Context,
+    goal: wire.Goal,
     budget_ms: float | None,
     criticality: str | None,
-    improvements: bool,
     options: Mapping[str, Any],
 ) -> wire.PlanRequest:
     return wire.PlanRequest(
         model=arguments.text("model", model),
         options=messages.request_options(budget_ms, criticality),
-        context=messages.context(frames, state, latents, context_actions, context_states),
-        goal=messages.goal(goal_frames, goal_latents),
+        context=context,
+        goal=goal,
         planner=messages.planner(options),
-        improvements=improvements,
+    )
+
+
+def open_world_model(
+    model: str,
+    budget_ms: float | None,
+    criticality: str | None,
+    context_window: int | None,
+    window_stride: int | None,
+    options: Mapping[str, Any],
+) -> wire.OpenWorldModel:
+    return wire.OpenWorldModel(
+        model=arguments.text("model", model),
+        planner=messages.planner(options),
+        options=messages.request_options(budget_ms, criticality),
+        context_window=arguments.count("context_window", context_window),
+        window_stride=arguments.count("window_stride", window_stride),
+    )
+
+
+def observe(context: wire.Context, executed_action: Numbers | None, follows: int | None) -> wire.Observe:
+    return wire.Observe(
+        context=context,
+        executed_action=None if executed_action is None else messages.numbers(executed_action, "executed_action"),
+        follows=follows,
     )
 
 
 def session_plan(
-    budget_ms: float | None,
-    criticality: str | None,
-    goal_frames: Images | None,
-    improvements: bool,
-    options: Mapping[str, Any],
+    goal: wire.Goal | None, budget_ms: float | None, criticality: str | None, options: Mapping[str, Any]
 ) -> wire.SessionPlan:
     return wire.SessionPlan(
-        options=messages.request_options(budget_ms, criticality),
-        planner=messages.planner(options),
-        goal=None if goal_frames is None else messages.goal(goal_frames, None),
-        improvements=improvements,
+        options=messages.request_options(budget_ms, criticality), planner=messages.planner(options), goal=goal
     )
 
 
-def observe(
-    frames: Images | None,
-    state: Numbers | None,
-    latents: Numbers | None,
-    context_actions: Numbers | None,
-    context_states: Numbers | None,
-) -> wire.Observe:
-    return wire.Observe(context=messages.context(frames, state, latents, context_actions, context_states))
+def session_rollout(rollout: wire.Rollout, budget_ms: float | None, criticality: str | None) -> wire.SessionRollout:
+    return wire.SessionRollout(options=messages.request_options(budget_ms, criticality), rollout=rollout)
 
 
 def task(

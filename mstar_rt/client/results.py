@@ -98,7 +98,7 @@ class TaskDone:
 @dataclass(frozen=True)
 class PlanImprovement:
     """The plan after `iteration` (from 0): actions [H, A], costs of that iteration, microseconds since
-    arrival.
+    arrival; elite_std [H, 4] is the elites' spread in x, y, z (metres) and gripper, None if not sent.
     """
 
     iteration: int
@@ -107,14 +107,17 @@ class PlanImprovement:
     elite_mean_cost: float
     elapsed_us: float
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+    elite_std: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
     """actions [H, A] float32: end-effector deltas per step, metres, radians, gripper closedness, base frame.
 
-    `cost` is that of the last iteration's best candidate. `flags`: "deadline" if the budget ended the search,
-    "converged" if the tolerance did. `observation_id`: the observation of the session that it started from.
+    `cost` is that of the last iteration's best candidate, `elite_std` the spread of its elites. `flags`: "deadline" if
+    the budget ended the search, "converged" if the tolerance did, "not_searched" if there was no time for one iteration
+    and this is where the search would have started. `observation_id`: the observation of the session that it started
+    from.
     """
 
     actions: np.ndarray
@@ -126,6 +129,21 @@ class Plan:
     improvements: tuple[PlanImprovement, ...] = ()
     flags: tuple[str, ...] = ()
     observation_id: int | None = None
+    elite_std: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """An observation that the server accepted. `num_frames` of the history are what plans and rollouts see now; 0 in a
+    session that keeps none.
+    """
+
+    message_id: int
+    decode_us: float
+    timing: Timing
+    num_frames: int = 0
+    flags: tuple[str, ...] = ()
+    request_id: str = ""
 
 
 @dataclass(frozen=True)

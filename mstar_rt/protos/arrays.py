@@ -42,6 +42,13 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], data: bytes) -> tensor_p
     return tensor_pb2.Tensor(dtype=wire_dtype(dtype), shape=shape, data=data)
 
 
+def fill_tensor(tensor: tensor_pb2.Tensor, dtype: str, shape: Sequence[int], data: bytes) -> None:
+    """`tensor_from_bytes` in place: a message that is put into another one is copied."""
+    tensor.dtype = wire_dtype(dtype)
+    tensor.shape.extend(shape)
+    tensor.data = data
+
+
 def tensor_from_array(array: np.ndarray) -> tensor_pb2.Tensor:
     """A wire tensor with a copy of `array`.
 

@@ -268,7 +268,7 @@ class PlanResponse(_message.Message):
     def __init__(self, improvement: _Optional[_Union[PlanImprovement, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class PlanImprovement(_message.Message):
-    __slots__ = ("iteration", "actions", "best_cost", "elite_mean_cost", "elapsed_us", "extra")
+    __slots__ = ("iteration", "actions", "best_cost", "elite_mean_cost", "elapsed_us", "extra", "elite_std")
     class ExtraEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -282,16 +282,18 @@ class PlanImprovement(_message.Message):
     ELITE_MEAN_COST_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_US_FIELD_NUMBER: _ClassVar[int]
     EXTRA_FIELD_NUMBER: _ClassVar[int]
+    ELITE_STD_FIELD_NUMBER: _ClassVar[int]
     iteration: int
     actions: _tensor_pb2.Tensor
     best_cost: float
     elite_mean_cost: float
     elapsed_us: float
     extra: _containers.MessageMap[str, _tensor_pb2.Tensor]
-    def __init__(self, iteration: _Optional[int] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., best_cost: _Optional[float] = ..., elite_mean_cost: _Optional[float] = ..., elapsed_us: _Optional[float] = ..., extra: _Optional[_Mapping[str, _tensor_pb2.Tensor]] = ...) -> None: ...
+    elite_std: _tensor_pb2.Tensor
+    def __init__(self, iteration: _Optional[int] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., best_cost: _Optional[float] = ..., elite_mean_cost: _Optional[float] = ..., elapsed_us: _Optional[float] = ..., extra: _Optional[_Mapping[str, _tensor_pb2.Tensor]] = ..., elite_std: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("request_id", "actions", "best_cost", "elite_mean_cost", "num_iterations", "flags", "timing", "observation_id")
+    __slots__ = ("request_id", "actions", "best_cost", "elite_mean_cost", "num_iterations", "flags", "timing", "observation_id", "elite_std")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     BEST_COST_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +302,7 @@ class Plan(_message.Message):
     FLAGS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ELITE_STD_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     actions: _tensor_pb2.Tensor
     best_cost: float
@@ -308,7 +311,8 @@ class Plan(_message.Message):
     flags: _containers.RepeatedScalarFieldContainer[str]
     timing: _request_pb2.Timing
     observation_id: int
-    def __init__(self, request_id: _Optional[str] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., best_cost: _Optional[float] = ..., elite_mean_cost: _Optional[float] = ..., num_iterations: _Optional[int] = ..., flags: _Optional[_Iterable[str]] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., observation_id: _Optional[int] = ...) -> None: ...
+    elite_std: _tensor_pb2.Tensor
+    def __init__(self, request_id: _Optional[str] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., best_cost: _Optional[float] = ..., elite_mean_cost: _Optional[float] = ..., num_iterations: _Optional[int] = ..., flags: _Optional[_Iterable[str]] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., observation_id: _Optional[int] = ..., elite_std: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("message_id", "open", "set_goal", "observe", "plan", "rollout", "cancel", "close")
@@ -331,24 +335,28 @@ class SessionRequest(_message.Message):
     def __init__(self, message_id: _Optional[int] = ..., open: _Optional[_Union[OpenWorldModel, _Mapping]] = ..., set_goal: _Optional[_Union[Goal, _Mapping]] = ..., observe: _Optional[_Union[Observe, _Mapping]] = ..., plan: _Optional[_Union[SessionPlan, _Mapping]] = ..., rollout: _Optional[_Union[SessionRollout, _Mapping]] = ..., cancel: _Optional[_Union[CancelCommand, _Mapping]] = ..., close: _Optional[_Union[CloseWorldModel, _Mapping]] = ...) -> None: ...
 
 class OpenWorldModel(_message.Message):
-    __slots__ = ("model", "planner", "context_window", "options")
+    __slots__ = ("model", "planner", "context_window", "options", "window_stride")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PLANNER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_WINDOW_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_STRIDE_FIELD_NUMBER: _ClassVar[int]
     model: str
     planner: PlannerOptions
     context_window: int
     options: _request_pb2.RequestOptions
-    def __init__(self, model: _Optional[str] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., context_window: _Optional[int] = ..., options: _Optional[_Union[_request_pb2.RequestOptions, _Mapping]] = ...) -> None: ...
+    window_stride: int
+    def __init__(self, model: _Optional[str] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., context_window: _Optional[int] = ..., options: _Optional[_Union[_request_pb2.RequestOptions, _Mapping]] = ..., window_stride: _Optional[int] = ...) -> None: ...
 
 class Observe(_message.Message):
-    __slots__ = ("context", "executed_action")
+    __slots__ = ("context", "executed_action", "follows")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     EXECUTED_ACTION_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     context: Context
     executed_action: _tensor_pb2.Tensor
-    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., executed_action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    follows: int
+    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., executed_action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., follows: _Optional[int] = ...) -> None: ...
 
 class SessionPlan(_message.Message):
     __slots__ = ("options", "planner", "goal", "context", "improvements")
@@ -427,10 +435,18 @@ class GoalSet(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class Observed(_message.Message):
-    __slots__ = ("decode_us",)
+    __slots__ = ("decode_us", "timing", "num_frames", "flags", "request_id")
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
+    TIMING_FIELD_NUMBER: _ClassVar[int]
+    NUM_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     decode_us: float
-    def __init__(self, decode_us: _Optional[float] = ...) -> None: ...
+    timing: _request_pb2.Timing
+    num_frames: int
+    flags: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    def __init__(self, decode_us: _Optional[float] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., num_frames: _Optional[int] = ..., flags: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CancelDone(_message.Message):
     __slots__ = ("found",)

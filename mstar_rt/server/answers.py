@@ -4,91 +4,125 @@ last word.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from typing import TypeVar
 
 import numpy as np
 
 from mstar_rt.errors import DeadlineExceeded, Internal
 from mstar_rt.message import Finished
-from mstar_rt.protos import tensor_pb2, world_model_pb2
-from mstar_rt.protos.arrays import tensor_from_bytes
+from mstar_rt.protos import tensor_pb2
+from mstar_rt.protos import world_model_pb2 as wire
+from mstar_rt.protos.arrays import fill_tensor
+from mstar_rt.protos.splicing import Parts, tensor_parts, with_field
 from mstar_rt.server.call_timer import CallTimer
 from mstar_rt.server.request_stream import Emission, RequestStream
 
-STEP_FIELDS = ("latent", "pose", "goal_distance")
+NOT_SEARCHED = "not_searched"
+"""Flag of a plan whose budget was over before its first iteration: it is where the search would have started."""
+
+STEP_FIELDS = ("pose", "goal_distance")
 PLAN_OUTPUTS = ("plan_actions", "plan_cost")
+IMPROVEMENT_FIELDS = {"plan_actions": "actions", "elite_std": "elite_std"}
 
 Group = dict[str, Emission]
+RolloutAnswer = TypeVar("RolloutAnswer", wire.RolloutResponse, wire.SessionResponse)
+PlanAnswer = TypeVar("PlanAnswer", wire.PlanResponse, wire.SessionResponse)
 
 
-async def encode_answer(stream: RequestStream, timer: CallTimer) -> world_model_pb2.EncodeResponse:
+async def encode_answer(stream: RequestStream, timer: CallTimer) -> bytes:
+    """An EncodeResponse, encoded."""
     emissions = {emission.name: emission async for emission in stream}
     if "latents" not in emissions:
         raise Internal("the model finished without emitting latents")
     with timer.encoding():
-        latents = _tensor(emissions["latents"])
+        latents = _parts(emissions["latents"])
     finished = _finished(stream)
-    return world_model_pb2.EncodeResponse(
-        request_id=stream.request_id, latents=latents, timing=timer.timing(finished), flags=finished.flags
+    answer = wire.EncodeResponse(request_id=stream.request_id, timing=timer.timing(finished), flags=finished.flags)
+    return b"".join(with_field(answer, "latents", latents))
+
+
+async def observed_answer(stream: RequestStream, timer: CallTimer) -> wire.Observed:
+    """To an observation that became part of a history."""
+    emissions = {emission.name: emission async for emission in stream}
+    num_frames = emissions.get("num_frames")
+    finished = _finished(stream)
+    return wire.Observed(
+        decode_us=timer.decode_us,
+        timing=timer.timing(finished),
+        num_frames=0 if num_frames is None else int(_numbers(num_frames)[0]),
+        flags=finished.flags,
+        request_id=stream.request_id,
     )
 
 
 async def rollout_answers(
-    stream: RequestStream, timer: CallTimer, outputs: Collection[str], batched: bool
-) -> AsyncIterator[world_model_pb2.RolloutStep | world_model_pb2.RolloutDone]:
-    """`outputs` are the names emitted per step; a step is answered when all of them have arrived."""
+    stream: RequestStream, timer: CallTimer, outputs: Collection[str], batched: bool, new: Callable[[], RolloutAnswer]
+) -> AsyncIterator[RolloutAnswer | bytes]:
+    """`outputs` are the names emitted per step; a step is answered when all of them have arrived. `new` makes an empty
+    answer. Steps come encoded: their latents may be large.
+    """
     steps = Grouping(outputs)
     num_steps = 0
     async for emission in stream:
         for iteration, group in steps.add(emission):
             num_steps += 1
             with timer.encoding():
-                step = _step(iteration, group, batched)
+                step = _step(new(), iteration, group, batched)
             yield step
     for iteration, group in steps.rest():
         num_steps += 1
-        yield _step(iteration, group, batched)
+        yield _step(new(), iteration, group, batched)
     finished = _finished(stream)
-    yield world_model_pb2.RolloutDone(
-        request_id=stream.request_id, num_steps=num_steps, timing=timer.timing(finished), flags=finished.flags
+    answer = new()
+    answer.done.CopyFrom(
+        wire.RolloutDone(
+            request_id=stream.request_id, num_steps=num_steps, timing=timer.timing(finished), flags=finished.flags
+        )
     )
+    yield answer
 
 
 async def plan_answers(
-    stream: RequestStream, timer: CallTimer, outputs: Collection[str], improvements: bool
-) -> AsyncIterator[world_model_pb2.PlanImprovement | world_model_pb2.Plan]:
+    stream: RequestStream,
+    timer: CallTimer,
+    outputs: Collection[str],
+    improvements: bool,
+    new: Callable[[], PlanAnswer],
+) -> AsyncIterator[PlanAnswer]:
     """The plan is what the last completed iteration made of it, or `plan_actions` emitted after the loop if
-    there are.
+    there are. `new` makes an empty answer.
     """
     groups = Grouping({*outputs, *PLAN_OUTPUTS})
-    last: world_model_pb2.PlanImprovement | None = None
+    last: wire.PlanImprovement | None = None
     async for emission in stream:
         for iteration, group in groups.add(emission):
+            answer = new()
             with timer.encoding():
-                last = _improvement(iteration, group, timer)
+                _fill_improvement(answer.improvement, iteration, group, timer)
+            last = answer.improvement
             if improvements:
-                yield last
+                yield answer
     rest = dict(groups.rest())
     after_loop = rest.pop((), {})
     for iteration, group in rest.items():
         if group.keys() >= set(PLAN_OUTPUTS):
-            last = _improvement(iteration, group, timer)
+            answer = new()
+            _fill_improvement(answer.improvement, iteration, group, timer)
+            last = answer.improvement
             if improvements:
-                yield last
+                yield answer
     finished = _finished(stream)
     if last is None:
         raise DeadlineExceeded("the budget was over before the first iteration: give the plan more time")
+    answer = new()
     with timer.encoding():
-        actions = _tensor(after_loop["plan_actions"]) if "plan_actions" in after_loop else last.actions
-    yield world_model_pb2.Plan(
-        request_id=stream.request_id,
-        actions=actions,
-        best_cost=last.best_cost,
-        elite_mean_cost=last.elite_mean_cost,
-        num_iterations=last.iteration + 1,
-        flags=finished.flags,
-        timing=timer.timing(finished),
-    )
+        _fill_plan(answer.plan, last, after_loop)
+    answer.plan.request_id = stream.request_id
+    answer.plan.num_iterations = 0 if NOT_SEARCHED in finished.flags else last.iteration + 1
+    answer.plan.flags.extend(finished.flags)
+    answer.plan.timing.CopyFrom(timer.timing(finished))
+    yield answer
 
 
 class Grouping:
@@ -110,33 +144,65 @@ class Grouping:
         self._open = {}
 
 
-def _step(iteration: tuple[int, ...], group: Group, batched: bool) -> world_model_pb2.RolloutStep:
-    step = world_model_pb2.RolloutStep(step=iteration[-1] if iteration else 0)
+def _step(answer: RolloutAnswer, iteration: tuple[int, ...], group: Group, batched: bool) -> bytes:
+    """`answer` with one step, encoded. What has no elements was not asked for."""
+    step = wire.RolloutStep(step=iteration[-1] if iteration else 0)
+    latent: Emission | None = None
     for name, emission in group.items():
-        tensor = _tensor(emission, drop_batch=not batched)
-        (getattr(step, name) if name in STEP_FIELDS else step.extra[name]).CopyFrom(tensor)
-    return step
+        if 0 in emission.shape:
+            continue
+        if name == "latent":
+            latent = emission
+        else:
+            _fill(getattr(step, name) if name in STEP_FIELDS else step.extra[name], emission, drop_batch=not batched)
+    if latent is None:
+        encoded = [step.SerializeToString()]
+    else:
+        encoded = with_field(step, "latent", _parts(latent, drop_batch=not batched))
+    return b"".join(with_field(answer, "step", encoded))
 
 
-def _improvement(iteration: tuple[int, ...], group: Group, timer: CallTimer) -> world_model_pb2.PlanImprovement:
-    costs = np.frombuffer(group["plan_cost"].data, group["plan_cost"].dtype)
-    improvement = world_model_pb2.PlanImprovement(
-        iteration=iteration[0] if iteration else 0,
-        actions=_tensor(group["plan_actions"]),
-        best_cost=float(costs[0]),
-        elite_mean_cost=float(costs[1]),
-        elapsed_us=timer.elapsed_us,
-    )
-    for name in group.keys() - set(PLAN_OUTPUTS):
-        improvement.extra[name].CopyFrom(_tensor(group[name]))
-    return improvement
+def _fill_improvement(
+    improvement: wire.PlanImprovement, iteration: tuple[int, ...], group: Group, timer: CallTimer
+) -> None:
+    costs = _numbers(group["plan_cost"])
+    improvement.iteration = iteration[0] if iteration else 0
+    improvement.best_cost = float(costs[0])
+    improvement.elite_mean_cost = float(costs[1])
+    improvement.elapsed_us = timer.elapsed_us
+    for name, emission in group.items():
+        if name == "plan_cost":
+            continue
+        field = IMPROVEMENT_FIELDS.get(name)
+        _fill(improvement.extra[name] if field is None else getattr(improvement, field), emission)
 
 
-def _tensor(emission: Emission, drop_batch: bool = False) -> tensor_pb2.Tensor:
+def _fill_plan(plan: wire.Plan, last: wire.PlanImprovement, after_loop: Group) -> None:
+    if "plan_actions" in after_loop:
+        _fill(plan.actions, after_loop["plan_actions"])
+    else:
+        plan.actions.CopyFrom(last.actions)
+    plan.best_cost = last.best_cost
+    plan.elite_mean_cost = last.elite_mean_cost
+    if last.HasField("elite_std"):
+        plan.elite_std.CopyFrom(last.elite_std)
+
+
+def _numbers(emission: Emission) -> np.ndarray:
+    return np.frombuffer(emission.data, emission.dtype)
+
+
+def _fill(tensor: tensor_pb2.Tensor, emission: Emission, drop_batch: bool = False) -> None:
+    fill_tensor(tensor, emission.dtype, _shape(emission, drop_batch), emission.data)
+
+
+def _parts(emission: Emission, drop_batch: bool = False) -> Parts:
+    return tensor_parts(emission.dtype, _shape(emission, drop_batch), emission.data)
+
+
+def _shape(emission: Emission, drop_batch: bool) -> tuple[int, ...]:
     shape = emission.shape
-    if drop_batch and shape and shape[0] == 1:
-        shape = shape[1:]
-    return tensor_from_bytes(emission.dtype, shape, emission.data)
+    return shape[1:] if drop_batch and shape and shape[0] == 1 else shape
 
 
 def _finished(stream: RequestStream) -> Finished:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -18,6 +18,7 @@ from mstar_rt.message import (
     CancelRequest,
     Drain,
     Emitted,
+    EmittedGroup,
     Finished,
     Message,
     ParamField,
@@ -50,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 def new_id(kind: str) -> str:
     """A name that no other request or session has, on this server or the next."""
-    return f"{kind}-{uuid.uuid4().hex[:16]}"
+    return f"{kind}-{secrets.token_hex(8)}"
 
 
 class Dispatcher:
@@ -231,7 +232,9 @@ class Dispatcher:
 
     async def _receive(self, envelope: Envelope) -> None:
         message: Message = envelope.message
-        if isinstance(message, Emitted):
+        if isinstance(message, EmittedGroup):
+            await self._emitted_together(message.records)
+        elif isinstance(message, Emitted):
             await self._emitted(message)
         elif isinstance(message, Finished | RequestFailed):
             self._ended(message.request_id, message)
@@ -253,9 +256,19 @@ class Dispatcher:
 
     def _drop(self, message: Message) -> None:
         """A message that we could not handle must not leave its request waiting for ever."""
-        stream = self._streams.get(getattr(message, "request_id", ""))
+        about = message.records[0] if isinstance(message, EmittedGroup) else message
+        stream = self._streams.get(getattr(about, "request_id", ""))
         if stream is not None:
             self._give_up(stream, Internal("the server could not handle an answer to this request; its log has why"))
+
+    async def _emitted_together(self, records: list[Emitted]) -> None:
+        for position, record in enumerate(records, start=1):
+            try:
+                await self._emitted(record)
+            except BaseException:
+                for later in records[position:]:
+                    self._tensors.release(later.tensor)
+                raise
 
     async def _emitted(self, message: Emitted) -> None:
         stream = self._streams.get(message.request_id)

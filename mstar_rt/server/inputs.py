@@ -61,13 +61,15 @@ async def context_tensors(context: world_model_pb2.Context) -> dict[str, np.ndar
 
 
 async def goal_tensors(goal: world_model_pb2.Goal) -> dict[str, np.ndarray]:
+    """Goals are [G, ...]; latents [P, D] of one goal become G = 1."""
     view = goal.WhichOneof("view")
     if view is None:
-        raise InvalidArgument("the goal is empty, expected one frame or its latents")
+        raise InvalidArgument("the goal is empty, expected its frames or their latents")
     if view == "frames":
         tensors = {"goal_frames": await decode_frames(goal.frames, "goal_frames")}
     else:
-        tensors = {"goal_latents": array_from_tensor(goal.latents, "goal_latents")}
+        latents = array_from_tensor(goal.latents, "goal_latents")
+        tensors = {"goal_latents": latents[None] if latents.ndim == 2 else latents}
     if goal.HasField("weights"):
         tensors["goal_weights"] = array_from_tensor(goal.weights, "goal_weights")
     return tensors
@@ -75,6 +77,20 @@ async def goal_tensors(goal: world_model_pb2.Goal) -> dict[str, np.ndarray]:
 
 async def set_goal_input(goal: world_model_pb2.Goal) -> TaskInput:
     return TaskInput("set_goal", await goal_tensors(goal), goal_params(goal))
+
+
+async def observe_input(observe: world_model_pb2.Observe) -> TaskInput:
+    """One more frame of a session's history."""
+    for field_name in ("actions", "states"):
+        if observe.context.HasField(field_name):
+            raise InvalidArgument(
+                f"the observation has {field_name} of past frames, which the session keeps itself: "
+                "give the newest frame, its state and executed_action"
+            )
+    given = TaskInput("observe", await context_tensors(observe.context))
+    if observe.HasField("executed_action"):
+        given.tensors["executed_action"] = array_from_tensor(observe.executed_action, "executed_action")
+    return given
 
 
 def goal_params(goal: world_model_pb2.Goal) -> dict[str, ParamValue]:
@@ -98,10 +114,19 @@ async def rollout_input(rollout: world_model_pb2.Rollout, context: Mapping[str, 
     if rollout.output != world_model_pb2.Rollout.OUTPUT_UNSPECIFIED:
         given.params["output"] = _enum_text(world_model_pb2.Rollout.Output.DESCRIPTOR, rollout.output)
     if rollout.HasField("goal"):
+        if not wants_distance(rollout):
+            raise InvalidArgument(
+                "the rollout has a goal, which only output goal_distance compares it with: "
+                "ask for that output, or leave the goal unset"
+            )
         given.tensors |= await goal_tensors(rollout.goal)
         given.params |= goal_params(rollout.goal)
     add_model_options(given.params, rollout.model_options)
     return given
+
+
+def wants_distance(rollout: world_model_pb2.Rollout) -> bool:
+    return rollout.output == world_model_pb2.Rollout.OUTPUT_GOAL_DISTANCE
 
 
 def planner_input(planner: world_model_pb2.PlannerOptions) -> TaskInput:

@@ -60,7 +60,7 @@ class RequestStream:
         self._emissions: deque[Emission] = deque()
         self._num_received = 0
         self._failure: MstarError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     # ---- the handler's side
 
@@ -75,8 +75,11 @@ class RequestStream:
                 raise self._failure
             if self.complete:
                 return
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
 
     async def collect(self) -> list[Emission]:
         """All emissions, once the request is complete."""
@@ -115,19 +118,23 @@ class RequestStream:
         self._num_received += 1
         self.num_unread_bytes += emission.num_bytes
         self._emissions.append(emission)
-        self._changed.set()
+        self._wake()
 
     def finish(self, finished: Finished) -> None:
         self.finished = finished
-        self._changed.set()
+        self._wake()
 
     def fail(self, error: MstarError) -> None:
         self._failure = error
-        self._changed.set()
+        self._wake()
 
     def drop_unread(self) -> None:
         self._emissions.clear()
         self.num_unread_bytes = 0
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def lose_sender(self, address: str) -> None:
         """A worker is gone: what it emitted last will not arrive any more."""

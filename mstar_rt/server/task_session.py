@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from mstar_rt.errors import Cancelled, InvalidArgument, ResourceExhausted
+from mstar_rt.errors import InvalidArgument, ResourceExhausted
 from mstar_rt.protos import task_pb2 as wire
 from mstar_rt.server.answering import Context, error_detail
 from mstar_rt.server.availability import Availability
 from mstar_rt.server.dispatch import new_id
+from mstar_rt.server.turn import Turn
 
 MAX_PENDING = 64
 """Requests that may wait behind the one that runs."""
 
-Write = Callable[[wire.TaskResponse], Awaitable[None]]
+Write = Callable[[wire.TaskResponse | bytes], Awaitable[None]]
 Run = Callable[[wire.TaskRequest, str, Write], Awaitable[None]]
 """Runs a request under a request id and writes its answers."""
 
 
-@dataclass
-class _Pending:
+@dataclass(kw_only=True)
+class _Pending(Turn):
     request: wire.TaskRequest
-    cancelled: bool = False
-    task: asyncio.Task[None] | None = None
 
 
 class TaskSession:
@@ -78,16 +78,14 @@ class TaskSession:
             full = ResourceExhausted(f"{len(self._pending)} requests of this session wait, at most {MAX_PENDING} may")
             await self._refuse(request.message_id, full, new_id("r"))
             return
-        pending = self._pending[request.message_id] = _Pending(request)
+        pending = self._pending[request.message_id] = _Pending(request=request)
         self._queue.put_nowait(pending)
 
     def _take_back(self, message_id: int) -> None:
         """Without effect on a request that has ended."""
         pending = self._pending.get(message_id)
         if pending is not None:
-            pending.cancelled = True
-            if pending.task is not None:
-                pending.task.cancel()
+            pending.take_back()
 
     async def _run_in_turn(self) -> None:
         while (pending := await self._queue.get()) is not None:
@@ -103,22 +101,23 @@ class TaskSession:
         request_id = new_id("r")
         error: Exception | None = None
         try:
-            if pending.cancelled:
-                raise Cancelled("the request was taken back before it started")
-            await self._run(pending.request, request_id, self._write)
+            pending.begin()
+            await self._run(pending.request, request_id, partial(self._write_output, pending))
         except asyncio.CancelledError:
-            if not pending.cancelled:
-                raise
-            error = Cancelled("the request was taken back while it ran")
+            error = pending.why_interrupted()
         except Exception as failure:
             error = failure
         if error is not None:
-            await self._refuse(pending.request.message_id, error, request_id)
+            await pending.write(self._refuse(pending.request.message_id, error, request_id), last=True)
 
     async def _refuse(self, message_id: int, error: Exception, request_id: str) -> None:
         await self._write(wire.TaskResponse(answers=message_id, error=error_detail(error, request_id)))
 
-    async def _write(self, response: wire.TaskResponse) -> None:
-        """A stream takes one write at a time."""
+    async def _write_output(self, pending: _Pending, response: wire.TaskResponse | bytes) -> None:
+        """Outputs come encoded, the last word does not."""
+        await pending.write(self._write(response), last=not isinstance(response, bytes))
+
+    async def _write(self, response: wire.TaskResponse | bytes) -> None:
+        """A stream takes one write at a time. `response` may be encoded already."""
         async with self._writing:
             await self._context.write(response)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mstar_rt.protos import task_pb2 as wire
-from mstar_rt.protos.arrays import array_from_tensor, tensor_from_bytes
+from mstar_rt.protos.arrays import array_from_tensor
+from mstar_rt.protos.splicing import tensor_parts, with_field
 from mstar_rt.protos.task_pb2_grpc import TasksServicer
 from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.call_timer import CallTimer
@@ -66,16 +67,17 @@ def _task_input(request: wire.TaskRequest) -> TaskInput:
     return given
 
 
-async def _answers(stream: RequestStream, timer: CallTimer, message_id: int) -> AsyncIterator[wire.TaskResponse]:
+async def _answers(
+    stream: RequestStream, timer: CallTimer, message_id: int
+) -> AsyncIterator[wire.TaskResponse | bytes]:
+    """Outputs come encoded: they may be large."""
     async for emission in stream:
         with timer.encoding():
-            output = wire.TaskOutput(
-                name=emission.name,
-                iteration=emission.iteration,
-                tensor=tensor_from_bytes(emission.dtype, emission.shape, emission.data),
-                walk=emission.walk,
-            )
-        yield wire.TaskResponse(answers=message_id, output=output)
+            output = wire.TaskOutput(name=emission.name, iteration=emission.iteration, walk=emission.walk)
+            tensor = tensor_parts(emission.dtype, emission.shape, emission.data)
+            answer = with_field(wire.TaskResponse(answers=message_id), "output", with_field(output, "tensor", tensor))
+            encoded = b"".join(answer)
+        yield encoded
     assert stream.finished is not None, "a stream that ended without an error is finished"
     finished = stream.finished
     done = wire.TaskDone(request_id=stream.request_id, timing=timer.timing(finished), flags=finished.flags)

@@ -18,6 +18,7 @@ from mstar_rt.server.inputs import (
     goal_tensors,
     planner_input,
     rollout_input,
+    wants_distance,
 )
 from mstar_rt.server.session import WorldModelSession
 from mstar_rt.server.task_runner import ServingOptions, TaskRunner
@@ -29,7 +30,7 @@ class WorldModelService(WorldModelServicer):
 
     async def Encode(  # noqa: N802
         self, request: world_model_pb2.EncodeRequest, context: Context
-    ) -> world_model_pb2.EncodeResponse:
+    ) -> bytes:
         async with Answering(context) as request_id:
             timer = self._runner.timer()
             model = self._runner.model(request.model)
@@ -45,14 +46,12 @@ class WorldModelService(WorldModelServicer):
             model = self._runner.model(request.model)
             serving = self._serving(request.options, timer.arrived_ns, context)
             with timer.decoding():
-                given = await rollout_input(request.rollout, await context_tensors(request.context))
+                given = await _rollout_input(request)
                 stream = self._runner.start(model, given, serving, request_id)
+            outputs, new = output_names(model, "rollout"), world_model_pb2.RolloutResponse
             async with stream:
-                async for answer in rollout_answers(stream, timer, output_names(model, "rollout"), given.batched):
-                    if isinstance(answer, world_model_pb2.RolloutStep):
-                        await context.write(world_model_pb2.RolloutResponse(step=answer))
-                    else:
-                        await context.write(world_model_pb2.RolloutResponse(done=answer))
+                async for answer in rollout_answers(stream, timer, outputs, given.batched, new):
+                    await context.write(answer)
 
     async def Plan(self, request: world_model_pb2.PlanRequest, context: Context) -> None:  # noqa: N802
         async with Answering(context) as request_id:
@@ -62,12 +61,10 @@ class WorldModelService(WorldModelServicer):
             with timer.decoding():
                 stream = self._runner.start(model, await _plan_input(request), serving, request_id)
             improvements = request.improvements or not request.HasField("improvements")
+            outputs, new = output_names(model, "plan"), world_model_pb2.PlanResponse
             async with stream:
-                async for answer in plan_answers(stream, timer, output_names(model, "plan"), improvements):
-                    if isinstance(answer, world_model_pb2.PlanImprovement):
-                        await context.write(world_model_pb2.PlanResponse(improvement=answer))
-                    else:
-                        await context.write(world_model_pb2.PlanResponse(plan=answer))
+                async for answer in plan_answers(stream, timer, outputs, improvements, new):
+                    await context.write(answer)
 
     async def Session(  # noqa: N802
         self, requests: AsyncIterator[world_model_pb2.SessionRequest], context: Context
@@ -83,12 +80,19 @@ def output_names(model: ServedModel, task: str) -> list[str]:
     return [output.name for output in model.task(task).outputs]
 
 
+async def _rollout_input(request: world_model_pb2.RolloutRequest) -> TaskInput:
+    given = await rollout_input(request.rollout, await context_tensors(request.context))
+    if wants_distance(request.rollout) and not request.rollout.HasField("goal"):
+        raise InvalidArgument("the rollout asks for goal_distance without a goal, expected its frames or their latents")
+    return given
+
+
 async def _plan_input(request: world_model_pb2.PlanRequest) -> TaskInput:
     given = planner_input(request.planner)
     if given.params.get("warm_start"):
         raise InvalidArgument("warm_start needs the last plan, which only a session keeps: open WorldModel.Session")
     if not request.HasField("goal"):
-        raise InvalidArgument("the plan has no goal, expected one frame or its latents")
+        raise InvalidArgument("the plan has no goal, expected its frames or their latents")
     given.tensors |= await context_tensors(request.context)
     given.tensors |= await goal_tensors(request.goal)
     given.params |= goal_params(request.goal)

@@ -186,6 +186,21 @@ async def test_asyncio_session_errors(async_client: AsyncClient, runtime: ToyRun
     await asyncio.to_thread(runtime.wait_for, CloseSession, 2)
 
 
+async def test_messages_of_an_asyncio_session_go_out_in_the_order_of_their_ids(
+    async_client: AsyncClient, runtime: ToyRuntime
+) -> None:
+    """A task that is cancelled takes its command back in the moment in which another one sends."""
+    runtime.script("plan", never)
+    async with async_client.session("toy") as session:
+        await session.observe(FRAME, STATE)
+        for _ in range(5):
+            planning = asyncio.ensure_future(session.plan(goal_frames=FRAME))
+            await asyncio.sleep(0)
+            planning.cancel()
+            observing = [asyncio.ensure_future(session.observe(FRAME, STATE)) for _ in range(3)]
+            await asyncio.gather(*observing)
+
+
 async def test_an_asyncio_session_ends_with_its_server(async_client: AsyncClient, runtime: ToyRuntime) -> None:
     session = await async_client.session("toy").__aenter__()
     await asyncio.to_thread(runtime.run, runtime.edge.stop())

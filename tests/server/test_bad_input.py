@@ -234,8 +234,8 @@ CASES = [
         "criticality control is for sessions of Robot.Control",
     ),
     Case("no context", lambda: plan(context=None), "the context is empty, expected camera frames or latents"),
-    Case("no goal", lambda: plan(goal=None), "the plan has no goal, expected one frame or its latents"),
-    Case("empty goal", lambda: plan(goal=wire.Goal()), "the goal is empty, expected one frame or its latents"),
+    Case("no goal", lambda: plan(goal=None), "the plan has no goal, expected its frames or their latents"),
+    Case("empty goal", lambda: plan(goal=wire.Goal()), "the goal is empty, expected its frames or their latents"),
     Case("no state", lambda: plan(context=wire.Context(frames=frames())), "toy.plan: tensor 'state' is missing"),
     Case(
         "NaN in the state",

@@ -15,6 +15,7 @@ from mstar_rt.message import (
     CancelRequest,
     CloseSession,
     Emitted,
+    EmittedGroup,
     Finished,
     Message,
     OpenSession,
@@ -23,6 +24,7 @@ from mstar_rt.message import (
     ServingState,
     SessionOpened,
     Submit,
+    TensorRef,
 )  # fmt: skip
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.request_stream import EMISSION_BYTES, RequestStream
@@ -120,6 +122,34 @@ async def test_emissions_of_a_request_that_was_taken_back_are_let_go(other: Othe
     await other.tell(RequestFailed("r1", "CANCELLED", "taken back"))
     assert other.held() == (0, 0)
     assert other.dispatcher.num_running == 0
+
+
+def group(other: OtherSide, request_id: str = "r1", count: int = 3) -> EmittedGroup:
+    refs = [other.worker_plane.put("uint8", LARGE.shape, LARGE, ["server"]) for _ in range(count)]
+    return EmittedGroup([Emitted(request_id, "walk", i, f"output{i}", (), ref) for i, ref in enumerate(refs)])
+
+
+async def test_tensors_of_one_step_come_in_order(other: OtherSide) -> None:
+    async with other.submit() as stream:
+        other.worker.send("server", group(other))
+        await other.tell(finished(num_emitted=3))
+        assert [emission.name for emission in await stream.collect()] == ["output0", "output1", "output2"]
+    assert other.held() == (0, 0)
+
+
+async def test_tensors_of_one_step_are_let_go_together(other: OtherSide) -> None:
+    """Whether nobody asked for them or one of them cannot be read."""
+    other.worker.send("server", group(other, "unknown"))
+    await settle()
+    assert other.held()[1] == 0
+    broken = group(other)
+    broken.records[1].tensor = TensorRef("uint8", (7,), inline=b"short")
+    stream = other.submit()
+    other.worker.send("server", broken)
+    await settle()
+    with pytest.raises(Internal, match="could not be read"):
+        await stream.collect()
+    assert other.held()[1] == 1, "only the one that the broken reference stands for"
 
 
 async def test_a_request_that_ended_is_not_cancelled(other: OtherSide) -> None:

@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from toy_runtime import SIZE, Job, ToyRuntime, emit_improvement, never
+from session_stream import Stream, frames, view
+from toy_runtime import Job, ToyRuntime, emit_improvement, never
 
 from mstar_rt.message import CancelRequest, CloseSession, OpenSession, Submit
-from mstar_rt.protos import request_pb2, tensor_pb2
+from mstar_rt.protos import request_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.protos.arrays import array_from_tensor, tensor_from_array
-
-
-def frames(value: int = 0, size: int = SIZE) -> tensor_pb2.Frames:
-    return tensor_pb2.Frames(tensor=tensor_from_array(np.full((1, size, size, 3), value, np.uint8)))
-
-
-def view(value: int = 0, size: int = SIZE) -> wire.Context:
-    return wire.Context(frames=frames(value, size), state=tensor_from_array(np.zeros(7, np.float32)))
-
-
-class Stream:
-    """The client's end: `say` sends a message, `hear` takes the next answer of the server."""
-
-    def __init__(self, world_model: Any) -> None:
-        self._outgoing: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
-        self.call = world_model.Session(iter(self._outgoing.get, None), timeout=30)
-        self._last_id = 0
-
-    def say(self, message_id: int | None = None, **command: Any) -> int:
-        self._last_id = self._last_id + 1 if message_id is None else message_id
-        self._outgoing.put(wire.SessionRequest(message_id=self._last_id, **command))
-        return self._last_id
-
-    def hear(self) -> tuple[int, str, Any]:
-        answer = next(self.call)
-        kind = answer.WhichOneof("answer")
-        return answer.answers, kind, getattr(answer, kind)
-
-    def stop_sending(self) -> None:
-        self._outgoing.put(None)
-
-    def ends_with(self) -> grpc.RpcError:
-        with pytest.raises(grpc.RpcError) as failure:
-            next(self.call)
-        return failure.value
 
 
 @pytest.fixture
@@ -210,13 +175,26 @@ def test_a_command_can_be_taken_back_while_it_runs_and_while_it_waits(session: S
     assert (answers, kind, done.found) == (again, "cancel_done", False)
 
 
+def test_commands_that_are_taken_back_at_once_have_an_answer_each(session: Stream, runtime: ToyRuntime) -> None:
+    """The server reads a plan and its cancel together, at any moment of the plan before it."""
+    runtime.script("plan", never)
+    for _ in range(30):
+        plan = session.say(plan=wire.SessionPlan())
+        cancel = session.say(cancel=wire.CancelCommand(message_id=plan))
+        heard = {session.hear()[:2] for _ in range(2)}
+        assert heard == {(plan, "error"), (cancel, "cancel_done")}
+    closing = session.say(close=wire.CloseWorldModel())
+    assert session.hear()[:2] == (closing, "closed")
+
+
 def test_a_failed_command_leaves_the_session_usable(session: Stream, runtime: ToyRuntime) -> None:
     bad = [
         ({"observe": wire.Observe(context=view(size=64))}, "tensor 'frames' has shape [1, 64, 64, 3]"),
         ({"observe": wire.Observe()}, "the context is empty"),
+        ({"observe": wire.Observe(context=view(), follows=3)}, "the observation has follows, but this session keeps"),
         (
             {"observe": wire.Observe(context=view(), executed_action=tensor_from_array(np.zeros(7, np.float32)))},
-            "executed_action is not served",
+            "the observation has executed_action, but this session keeps no history: open one with context_window",
         ),
         (
             {"plan": wire.SessionPlan(planner=wire.PlannerOptions(num_samples=1))},
@@ -313,8 +291,8 @@ def test_too_many_waiting_commands_are_refused(session: Stream, runtime: ToyRunt
         ({"close": wire.CloseWorldModel()}, "FAILED_PRECONDITION", "the first message of a session must be `open`"),
         ({"open": wire.OpenWorldModel(model="toi")}, "NOT_FOUND", "no model 'toi' is served, did you mean 'toy'?"),
         (
-            {"open": wire.OpenWorldModel(model="toy", context_window=3)}, "UNIMPLEMENTED",
-            "context_window is not served",
+            {"open": wire.OpenWorldModel(model="toy", context_window=3)}, "INVALID_ARGUMENT",
+            "model 'toy' keeps no history, so it takes no context_window: send the frames of the window with each",
         ),
         (
             {"open": wire.OpenWorldModel(model="toy", planner=wire.PlannerOptions(num_samples=1))},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -139,12 +139,15 @@ Script = Callable[[Job], Awaitable[None]]
 class ToyRuntime:
     """Everything behind the edge, on one event loop in a thread of its own; the test's thread is the client's."""
 
-    def __init__(self, max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
-        self.model = toy_model()
+    def __init__(
+        self,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
+        model: ServedModel | None = None,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> None:
+        self.model = model or toy_model()
         self._max_unread_bytes = max_unread_bytes
-        self.scripts: dict[str, Script] = {
-            "encode": encode, "rollout": rollout, "plan": plan, "set_goal": set_goal,
-        }  # fmt: skip
+        self.scripts = dict(scripts or {"encode": encode, "rollout": rollout, "plan": plan, "set_goal": set_goal})
         self.refuse_session: tuple[str, str] | None = None
         self._seen: list[Message] = []
         self._changed = threading.Condition()
@@ -321,10 +324,14 @@ async def never(job: Job) -> None:
 
 @contextmanager
 def toy_runtime(
-    config: EdgeConfig | None = None, serving: bool = True, max_unread_bytes: int = MAX_UNREAD_BYTES
+    config: EdgeConfig | None = None,
+    serving: bool = True,
+    max_unread_bytes: int = MAX_UNREAD_BYTES,
+    model: ServedModel | None = None,
+    scripts: Mapping[str, Script] | None = None,
 ) -> Iterator[ToyRuntime]:
     """A running edge; at the end nothing may be held any more: no memory, no request, no session."""
-    runtime = ToyRuntime(max_unread_bytes)
+    runtime = ToyRuntime(max_unread_bytes, model, scripts)
     runtime.start(config or EdgeConfig(port=0, max_message_bytes=1 << 20), serving)
     try:
         yield runtime

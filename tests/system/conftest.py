@@ -34,11 +34,17 @@ def dimensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Iterator[Serving]:
-    """`tiny` has memory for anything; `small`, the same weights on a worker of its own, has 56 pages."""
+    """`tiny` has memory for anything; `small`, the same weights on a worker of its own, has 56 pages; `cameras`, the same
+    weights again, takes extrinsics."""
     data = deployment(dimensions)
-    data["models"].append({**data["models"][0], "name": "small"})
+    (tiny,) = data["models"]
+    with_cameras = write_dimensions(dimensions.parent, use_extrinsics=True)
+    data["models"].append({**tiny, "name": "small"})
+    data["models"].append({**tiny, "name": "cameras", "options": {"config": str(with_cameras)}})
     data["workers"] = [{"rank": 0, "kv_memory_mb": 64}, {"rank": 1, "kv_memory_mb": 1}]
-    data["placement"] = [{"model": "tiny", "ranks": [0]}, {"model": "small", "ranks": [1]}]
+    data["placement"] = [
+        {"model": "tiny", "ranks": [0]}, {"model": "small", "ranks": [1]}, {"model": "cameras", "ranks": [0]},
+    ]  # fmt: skip
     running = Serving(write_deployment(tmp_path_factory.mktemp("serving"), data))
     try:
         yield running.wait()

@@ -26,7 +26,7 @@ MAX_POLLS = 2000
 """Each poll is an answer of every process, so this many are far more than any release takes."""
 
 
-def write_dimensions(folder: Path) -> Path:
+def write_dimensions(folder: Path, use_extrinsics: bool = False) -> Path:
     """The model's own JSON for the golden weights, from the dimensions that came with them."""
     given = json.loads((GOLDEN / "vjepa2_ac_tiny.json").read_text())
     grid = given["img"] // given["patch"]
@@ -37,8 +37,9 @@ def write_dimensions(folder: Path) -> Path:
     predictor = {
         "latent_dim": given["embed"], "dim": given["pembed"], "depth": given["pdepth"], "num_heads": given["pheads"],
         "mlp_dim": 4 * given["pembed"], "grid_rows": grid, "grid_columns": grid, "max_frames": given["nframes"],
+        "use_extrinsics": use_extrinsics,
     }  # fmt: skip
-    path = folder / "tiny.json"
+    path = folder / ("cameras.json" if use_extrinsics else "tiny.json")
     path.write_text(json.dumps({"name": "tiny", "encoder": encoder, "predictor": predictor, "planner": PLANNER}))
     return path
 

@@ -121,7 +121,10 @@ BAD = [
     Bad("float frames of 0 to 255", encode(frames=frames(with_float(255))), ("up to 255", "expected normalised", "uint8")),
     Bad("unknown model", encode(model="tinny"), ("'tinny'", "'tiny'"), NOT_FOUND),
     Bad("unknown option", with_option("num_sample", FLAG), ("tiny.plan", "'num_sample'", "did you mean 'num_samples'")),
-    Bad("option of another planner", plan({"temperature": 1.0}), ("tiny.plan", "unknown option 'temperature'")),
+    Bad("option of another planner", plan({"temperature": 1.0}), ("'temperature'", "mppi")),
+    Bad("a tree of other candidates", plan({"tree_branching": [4]}), ("'tree_branching'", "4 candidates", "num_samples=4")),
+    Bad("a stride over the window", plan({}), ("'window_stride' is 3", "context_window = 2")),
+    Bad("more frames than the window shows", plan({}), ("2 context frames", "context_window = 1")),
     Bad("option given twice", with_option("num_samples", request_pb2.OptionValue(integer=8)), ("'num_samples'", "twice")),
     Bad("option of the wrong kind", with_option("momentum_mean", FLAG), ("'momentum_mean'", "True", "expected float")),
     Bad("horizon over the limit", plan({"rollout_horizon": LIMIT + 1}), ("'rollout_horizon'", "33", "1 to 32")),
@@ -132,9 +135,10 @@ BAD = [
         ("32 context frames", "33 frames", "takes 32")),
     Bad("context over the limit", rollout(context=latents(LIMIT + 1)), ("'context_latents'", "T = 33", "32")),
     Bad("wrong frame size", encode(frames=frames(PIXELS[:, :48])), ("'frames'", "[2, 48, 64, 3]", "64, 64, 3")),
-    Bad("wrong goal size", plan(goal=wire.Goal(frames=frames(PIXELS[:1, :48]))), ("'goal_frames'", "expected [1, 64, 64, 3]")),
+    Bad("wrong goal size", plan(goal=wire.Goal(frames=frames(PIXELS[:1, :48]))), ("'goal_frames'", "expected [G=1, 64, 64, 3]")),
     Bad("wrong JPEG size", encode(frames=jpeg(a_jpeg(32))), ("'frames'", "[1, 32, 32, 3]", "64, 64, 3")),
-    Bad("two goals", plan(goal=wire.Goal(frames=frames())), ("'goal_frames'", "[2, 64, 64, 3]", "[1, 64, 64, 3]")),
+    Bad("two goals", plan(goal=wire.Goal(frames=frames())), ("there are 2 goals", "'last'", "'per_step' or 'nearest'")),
+    Bad("goals for other steps", plan(goal=wire.Goal(frames=frames(), use=wire.Goal.USE_PER_STEP)), ("2 goals", "rollout_horizon is 1")),
     Bad("more elites than samples", plan({"num_elites": 9}), ("'num_elites'", "9", "num_samples = 8")),
     Bad("no frames in the tensor", encode(frames=frames(PIXELS[:0])), ("'frames'", "[0, 64, 64, 3]", "expected")),
     Bad("frames unset", encode(frames=tensor_pb2.Frames()), ("'frames'", "empty", "at least one frame")),
@@ -143,8 +147,8 @@ BAD = [
     Bad("JPEG of random bytes", encode(frames=jpeg(RNG.bytes(500))), ("'frames[0]'", "JPEG", "cannot be decoded")),
     Bad("PNG files that swell", encode(frames=pngs(4096, 40)), ("the 40 images", "4096 x 4096", "67108864 pixels")),
     Bad("context unset", plan(context=wire.Context(state=numbers((7,)))), ("context is empty", "frames or latents")),
-    Bad("goal unset", wire.PlanRequest(model="tiny", context=context()), ("no goal", "expected one frame or its latents")),
-    Bad("goal empty", plan(goal=wire.Goal()), ("goal is empty", "expected one frame or its latents")),
+    Bad("goal unset", wire.PlanRequest(model="tiny", context=context()), ("no goal", "expected", "frames or their latents")),
+    Bad("goal empty", plan(goal=wire.Goal()), ("goal is empty", "expected", "frames or their latents")),
     Bad("state unset", plan(context=context(state=None)), ("'state'", "missing", "[7]")),
     Bad("actions unset", wire.RolloutRequest(model="tiny", context=context()), ("no actions", "expected float32")),
     Bad("past without actions", plan(context=context(actions=None)), ("0 context_actions", "2 context frames", "expected 1")),
@@ -168,9 +172,9 @@ BAD = [
     Bad("two horizons", rollout(), ("'rollout_horizon' is 5", "H = 2")),
     Bad("criticality of control", plan(), ("criticality control", "Robot.Control")),
     Bad("budget of nothing", plan(), ("budget_ms", "-1", "positive")),
-    Bad("goal weights", plan(goal=wire.Goal(frames=frames(PIXELS[:1]), weights=numbers((1,)))), ("unknown tensor 'goal_weights'",)),
+    Bad("goal weights", plan(goal=wire.Goal(frames=frames(PIXELS[:1]), weights=numbers((1,)))), ("goal_weights", "one goal")),
     Bad("extrinsics", plan(context=context(extrinsics=numbers((2, 6)))), ("unknown tensor 'extrinsics'",)),
-    Bad("output of a goal distance", rollout(), ("unknown option 'output'",)),
+    Bad("output of a goal distance", rollout(), ("goal_distance without a goal", "latents")),
     Bad("shared memory", encode(frames=tensor_pb2.Frames(tensor=tensor_pb2.Tensor(
         dtype=tensor_pb2.DTYPE_UINT8, shape=[1, SIZE, SIZE, 3], shared=tensor_pb2.SharedMemoryRef(region="r")))),
         ("'frames'", "shared memory", "`data`"), UNIMPLEMENTED),
@@ -180,6 +184,12 @@ BY_NAME = {bad.name: bad.request for bad in BAD}
 BY_NAME["budget of nothing"].options.budget_ms = -1
 BY_NAME["criticality of control"].options.criticality = request_pb2.CRITICALITY_CONTROL
 BY_NAME["output of a goal distance"].rollout.output = wire.Rollout.OUTPUT_GOAL_DISTANCE
+for stride_or_window, name, value in (
+    ("window_stride", "a stride over the window", 3),
+    ("context_window", "a stride over the window", 2),
+    ("context_window", "more frames than the window shows", 1),
+):
+    BY_NAME[name].planner.model_options[stride_or_window].integer = value
 BY_NAME["two horizons"].rollout.model_options["rollout_horizon"].integer = 5
 
 

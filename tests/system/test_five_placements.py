@@ -25,6 +25,7 @@ from golden_data import Arrays, close, frames_of, past_of, plan_options
 from serving import Serving, assert_nothing_is_held, deployment, held
 
 from mstar_rt.client import Client
+from mstar_rt.client.results import RolloutStep
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -246,6 +247,39 @@ def test_the_published_plans(client: Client, golden_cem: Any, model: str) -> Non
             goal_latents=arrays["goal_latents"][0, 0], **plan_options(settings, name),
         )  # fmt: skip
         close(plan.actions, arrays[f"plan_{name}"], 1e-4)
+    assert_nothing_is_held(client)
+
+
+@pytest.mark.parametrize("model", VJEPA_PLACEMENTS)
+def test_a_history_over_ranks_is_the_frames_that_its_window_holds(client: Client, golden: Arrays, model: str) -> None:
+    """Whichever rank has the latents and whichever the cache, which slides twice."""
+    latents, actions, states = golden["rollout"][0], golden["actions"][0], golden["states"][0]
+    window = {"context_window": 3, "window_stride": 2}
+    search = {"num_samples": 12, "num_elites": 3, "num_iterations": 2, "rollout_horizon": 3}
+    with client.session(model, **window) as session:
+        session.set_goal(goal_latents=golden["frame_latents_normed"][1], goal_use="nearest")
+        for newest in range(6):
+            session.observe(
+                None, states[newest], latents=latents[newest : newest + 1],
+                executed_action=actions[newest - 1] if newest else None,
+            )  # fmt: skip
+            start = 0 if newest < 3 else 2 * (-(-(newest - 2) // 2))
+            assert session.observed is not None
+            assert session.observed.num_frames == newest + 1 - start
+            context: dict[str, Any] = {
+                "latents": latents[start : newest + 1],
+                "context_actions": actions[start:newest] if newest > start else None,
+                "context_states": states[start : newest + 1],
+                **window,
+            }
+            told = client.rollout(model, None, golden["actions"][1, :4], states[newest], **context)
+            remembered = [step for step in session.rollout(golden["actions"][1, :4]) if isinstance(step, RolloutStep)]
+            for step, want in zip(remembered, told, strict=True):
+                assert want.latent is not None
+                close(step.latent, want.latent, 1e-5)
+            goal = {"goal_latents": golden["frame_latents_normed"][1], "goal_use": "nearest"}
+            want_plan = client.plan(model, None, None, states[newest], **context, **goal, **search, seed=5)
+            close(session.plan(**search, seed=5).actions, want_plan.actions, 1e-4)
     assert_nothing_is_held(client)
 
 
