@@ -19,7 +19,7 @@ from mstar_rt.config import load_deployment, log_level
 from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 
-BENCHMARKS = ("runtime", "plan", "soak")
+BENCHMARKS = ("runtime", "rollout", "plan", "window", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
 from mstar_rt.server.tensor_port import Readers
 from mstar_rt.server.warmup import WarmUps
 from mstar_rt.supervision import Process, Supervisor, start_worker
-from mstar_rt.transport import ControlEndpoint, ZmqMesh, shared_memory_plane
+from mstar_rt.transport import RELEASE_DELAY_S, ControlEndpoint, ZmqMesh, shared_memory_plane
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
         endpoint = mesh.endpoint("server")
         conductor = Conductor(models, placement, mesh.endpoint("conductor"), clock, config.workers)
         memory_bytes = sum(worker.shared_memory_mb for worker in config.workers) * 2**20
-        plane = shared_memory_plane(endpoint, mesh.deployment_id, memory_bytes)
+        plane = shared_memory_plane(endpoint, mesh.deployment_id, memory_bytes, RELEASE_DELAY_S)
         dispatcher = Dispatcher(
             endpoint,
             plane,

@@ -24,13 +24,14 @@ class TraceRing:
     """The newest `capacity` spans; recording is one append, so that it may stay on in production."""
 
     def __init__(self, capacity: int = 4096) -> None:
-        self._spans: deque[Span] = deque(maxlen=capacity)
+        self._records: deque[tuple[str, str, int, int, object]] = deque(maxlen=capacity)
 
-    def record(self, name: str, track: str, start_ns: int, end_ns: int, detail: str = "") -> None:
-        self._spans.append(Span(name, track, start_ns, end_ns - start_ns, detail))
+    def record(self, name: str, track: str, start_ns: int, end_ns: int, detail: object = "") -> None:
+        """`detail` becomes text when the spans are asked for."""
+        self._records.append((name, track, start_ns, end_ns, detail))
 
     def spans(self) -> list[Span]:
-        return list(self._spans)
+        return [Span(name, track, start, end - start, str(detail)) for name, track, start, end, detail in self._records]
 
 
 def write_chrome_trace(path: str | Path, spans: Iterable[Span]) -> None:

@@ -61,8 +61,9 @@ def test_check_prints_what_crosses_between_ranks(capsys: pytest.CaptureFixture[s
     assert "  tabletop (vjepa2_ac): encode, observe_goal, observe" in lines
     assert "  walk encode: rank 0" in lines
     assert "  walk plan: ranks 0, 1" in lines
-    (goal,) = (" ".join(line.split()) for line in lines if "observe_goal.goal_latents" in line)
-    assert goal == "observe_goal.goal_latents -> score.goal_latents rank 0 -> rank 1 once"
+    of_plan = lines[lines.index("  walk plan: ranks 0, 1") :]
+    (goal,) = (" ".join(line.split()) for line in of_plan if "observe_goal.goal " in line)
+    assert goal == "observe_goal.goal -> predict.goal rank 0 -> rank 1 once"
     assert "warning" not in out
 
 
@@ -106,7 +107,7 @@ def test_check_ends_with_the_reason_if_a_placement_cannot_work(
         (("serve", "nowhere.yaml"), "no configuration file at nowhere.yaml"),
         (("check", "nowhere.yaml"), "no configuration file at nowhere.yaml"),
         (("serve", TABLETOP, "--port", "70000"), "--port is 70000, expected 0 to 65535"),
-        (("graph", "vjepa"), "unknown model family 'vjepa', did you mean 'vjepa2_ac'?"),
+        (("graph", "vjepa_ac"), "unknown model family 'vjepa_ac', did you mean 'vjepa2_ac'?"),
         (("graph", "vjepa2_ac", "--walk", "plann"), "'plann'"),
         (("graph", "tabeltop", "--config", TABLETOP), "has no model 'tabeltop', did you mean 'tabletop'?"),
         (("bench", "everything"), "no benchmark 'everything'"),

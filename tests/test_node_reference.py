@@ -13,7 +13,7 @@ import pytest
 
 from mstar_rt.clock import ManualClock
 from mstar_rt.config import WorkerConfig
-from mstar_rt.message import Emitted, ReleaseScope, StartWalk, WalkDone, WalkFailed
+from mstar_rt.message import Emitted, EmittedGroup, ReleaseScope, StartWalk, WalkDone, WalkFailed
 from mstar_rt.model import ServedModel
 from mstar_rt.registry import load_object
 from mstar_rt.server.warmup import needed_params, zeros
@@ -77,8 +77,10 @@ class Rig:
                 self.conductor.send("worker/0", ReleaseScope(envelope.message.request_id))
         self.worker.turn(0.0)
         for envelope in self.server.receive(0.0):
-            if isinstance(envelope.message, Emitted):
-                self._take(envelope.message)
+            message = envelope.message
+            if isinstance(message, Emitted | EmittedGroup):
+                for record in message.records if isinstance(message, EmittedGroup) else [message]:
+                    self._take(record)
 
     def _take(self, emitted: Emitted) -> None:
         (value,) = np.array(self.plane.view(emitted.tensor))

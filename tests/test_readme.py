@@ -56,7 +56,25 @@ def test_any_task_runs_by_its_name(address: str, capsys: pytest.CaptureFixture[s
         }
         exec(script, names)
     assert capsys.readouterr().out.startswith("latents () (1, 4, 128) encode\n")
-    assert {output.name for output in names["outputs"]} == {"plan_actions", "plan_cost"}
+    assert {output.name for output in names["outputs"]} == {"plan_actions", "plan_cost", "elite_std"}
+
+
+@pytest.mark.system
+def test_the_planner_brings_the_robot_to_its_goal(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then the page's other pieces of code, in order: each goes on with the names of those before it."""
+    planner, *others = blocks("docs/planning.md", "python")
+    assert len(planner.splitlines()) <= 30
+    names: dict[str, Any] = {}
+    exec(planner.replace("127.0.0.1:50051", address), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    distances_mm = [int(line.split(" mm")[0]) for line in lines]
+    assert distances_mm[-1] < 30 < distances_mm[0]
+    for code in others:
+        exec(code.replace("127.0.0.1:50051", address), names)
+    names["client"].close()
+    seen = [line.split(" frames")[0] for line in capsys.readouterr().out.splitlines() if "frames seen" in line]
+    assert seen == ["1", "2", "3", "3"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -378,6 +378,12 @@ class Emitted(msgspec.Struct, tag=True):
     tensor: TensorRef
 
 
+class EmittedGroup(msgspec.Struct, tag=True):
+    """Several tensors that one step of a walk gives to the client, in order."""
+
+    records: list[Emitted]
+
+
 class Release(msgspec.Struct, tag=True):
     """`holder` no longer reads these blocks of the addressee's arena."""
 
@@ -394,5 +400,6 @@ class PeerGone(msgspec.Struct, tag=True):
 Message = Union[
     OpenSession, CloseSession, Submit, Warmed, CancelRequest, SessionOpened, Finished, WarmUp, RequestFailed,
     ServingState, WorkerReady, Admitted, Heartbeat, StartWalk, WalkDone, WalkFailed, WalkYields, SuspendWalk,
-    ResumeWalk, ReleaseScope, AskStats, Stats, Drain, Shutdown, Tokens, FetchScope, Fetched, Emitted, Release, PeerGone,
+    ResumeWalk, ReleaseScope, AskStats, Stats, Drain, Shutdown, Tokens, FetchScope, Fetched, Emitted, EmittedGroup,
+    Release, PeerGone,
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from mstar_rt.program.program import Join
 Tag = tuple[int, ...]
 
 _ABSENT: Any = object()
+_NOTHING: dict[int, tuple[int, dict[Tag, Any]]] = {}
 
 
 class Matching:
@@ -18,8 +19,9 @@ class Matching:
     def __init__(self, joins: Sequence[Join]) -> None:
         self._joins = joins
         self._rows: list[dict[Tag, list[Any]]] = [{} for _ in joins]
+        # By slot: how deep its tags are, and its values.
         self._sticky: list[dict[int, tuple[int, dict[Tag, Any]]]] = [
-            {slot: (depth, {}) for slot, depth in join.sticky} for join in joins
+            {slot: (depth, {}) for slot, depth in join.sticky} if join.sticky else _NOTHING for join in joins
         ]
 
     def put(self, index: int, slot: int, tag: Tag, value: Any) -> Sequence[tuple[Tag, list[Any]]]:
@@ -54,8 +56,11 @@ class Matching:
         """One cell per slot, then the number of cells still empty; what is sticky may be there already."""
         num_empty = len(self._joins[index].depths)
         row: list[Any] = [None] * num_empty
+        prefix: Tag = ()
         for slot, (depth, values) in self._sticky[index].items():
-            value = values.get(tag[:depth], _ABSENT)
+            if len(prefix) != depth:
+                prefix = tag[:depth]
+            value = values.get(prefix, _ABSENT)
             if value is not _ABSENT:
                 row[slot] = value
                 num_empty -= 1

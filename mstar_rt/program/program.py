@@ -84,11 +84,12 @@ class Join:
     depths: tuple[int, ...]
     has_control: bool
     relay_to: int | None = None
+    sticky: tuple[tuple[int, int], ...] = field(init=False)
 
-    @property
-    def sticky(self) -> tuple[tuple[int, int], ...]:
-        """(slot, depth) of every slot that is less deep than the join."""
-        return tuple((slot, depth) for slot, depth in enumerate(self.depths) if depth < self.depth)
+    def __post_init__(self) -> None:
+        """`sticky` are (slot, depth) of every slot that is less deep than the join."""
+        sticky = tuple((slot, depth) for slot, depth in enumerate(self.depths) if depth < self.depth)
+        object.__setattr__(self, "sticky", sticky)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,10 @@ class Program:
     openings: tuple[Opening, ...]
     num_items: int
     streams: tuple[ProgramStream, ...] = ()
+
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.inputs)
 
     @cached_property
     def params(self) -> dict[str, int]:

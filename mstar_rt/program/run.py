@@ -52,14 +52,8 @@ class WalkRun:
         Raises: InvalidArgument: an input of the walk is missing, or a name is not one of its inputs.
         """
         assert not self._started, "a run starts once"
-        known = [name for name, _ in self.program.inputs]
-        where = f"walk {self.program.walk!r}"
-        for name in inputs:
-            if name not in known:
-                raise InvalidArgument(f"{where} has no input {name!r}, {nearest(name, known)}")
-        for name in known:
-            if name not in inputs:
-                raise InvalidArgument(f"{where} needs the input {name!r}, which is missing")
+        if inputs.keys() != self.program.input_names:
+            raise _wrong_inputs(self.program, inputs)
         self._started = True
         self._open(ROOT, ())
         for name, port in self.program.inputs:
@@ -285,6 +279,15 @@ class WalkRun:
     def _hand_out(self, firings: list[Firing]) -> None:
         self._in_flight.update(firings)
         self._ready += firings
+
+
+def _wrong_inputs(program: Program, inputs: Mapping[str, Any]) -> InvalidArgument:
+    known, where = [name for name, _ in program.inputs], f"walk {program.walk!r}"
+    for name in inputs:
+        if name not in known:
+            return InvalidArgument(f"{where} has no input {name!r}, {nearest(name, known)}")
+    missing = next(name for name in known if name not in inputs)
+    return InvalidArgument(f"{where} needs the input {missing!r}, which is missing")
 
 
 def _loop_times(program: Program, times: Mapping[str, int]) -> list[int]:

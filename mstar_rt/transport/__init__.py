@@ -5,6 +5,7 @@ from mstar_rt.transport.in_process import InProcessHub
 from mstar_rt.transport.tensor_plane import (
     DEFAULT_ARENA_BYTES,
     MAX_INLINE_BYTES,
+    RELEASE_DELAY_S,
     InProcessPlanes,
     TensorPlane,
     shared_memory_plane,
@@ -14,6 +15,7 @@ from mstar_rt.transport.zmq_mesh import ZmqMesh
 __all__ = [
     "DEFAULT_ARENA_BYTES",
     "MAX_INLINE_BYTES",
+    "RELEASE_DELAY_S",
     "ControlEndpoint",
     "Envelope",
     "InProcessHub",

@@ -44,6 +44,10 @@ class ArenaKey:
     def of(cls, segment: SegmentRef) -> ArenaKey:
         return cls(segment.owner_pid, segment.fd, segment.arena_id)
 
+    def is_of(self, segment: SegmentRef) -> bool:
+        """Whether the segment lies in this arena."""
+        return segment.arena_id == self.arena_id and segment.owner_pid == self.owner_pid and segment.fd == self.fd
+
 
 class Arena(Protocol):
     """An owner's writable memory, `data[HEADER_BYTES:]` being free for blocks."""

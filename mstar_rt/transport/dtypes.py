@@ -35,7 +35,7 @@ def num_tensor_bytes(name: str, shape: tuple[int, ...]) -> int:
 
     Raises:  InvalidArgument: no such dtype, a negative extent, or more than MAX_DIMENSIONS dimensions.
     """
-    if len(shape) > MAX_DIMENSIONS or any(extent < 0 for extent in shape):
+    if len(shape) > MAX_DIMENSIONS or min(shape, default=0) < 0:
         raise InvalidArgument(
             f"{list(shape)} is not a tensor shape: expected at most {MAX_DIMENSIONS} extents, none negative"
         )

@@ -7,15 +7,16 @@ What each side owes:
 - a consumer named in `put` calls `release` once for the ref, whether it read it or not;
 - an owner hands every Release record that its endpoint receives to `on_release`;
 - whoever learns of a death calls `forget_peer`.
-Releases are sent in batches, at the latest when the process next receives (see
-ControlEndpoint.before_receive) and, under an event loop, when the loop has run what is ready: its receiver
-may already be waiting. One plane belongs to one thread.
+Releases are sent in batches, up to `release_delay_s` after the first of them: when the process next receives (see
+ControlEndpoint.before_receive) and, under an event loop, by a timer of the loop, as its receiver may be waiting for
+long. Whoever waits for messages without a loop calls `flush` first. One plane belongs to one thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -34,6 +35,14 @@ MAX_INLINE_BYTES = 16 << 10
 
 DEFAULT_ARENA_BYTES = 1 << 30
 RELEASE_BATCH = 64
+RELEASE_BATCH_BYTES = 4 << 20
+RELEASE_BATCH_SHARE = 16
+"""No more than one part in so many of an owner's arena waits to be released."""
+
+RELEASE_DELAY_S = 0.02
+"""Between processes: a release message costs its sender and its receiver as much as a small step, and neither waits for
+it while there is room.
+"""
 
 Buffer = np.ndarray | memoryview | bytes | bytearray
 
@@ -58,6 +67,10 @@ class TensorPlane(Protocol):
         Raises:  InvalidArgument: `data` does not fit dtype and shape.
                  SharedMemoryExhausted: retryable, once consumers have released; carries the numbers.
         """
+        ...
+
+    def content(self, ref: TensorRef) -> memoryview:
+        """Like `view`, as flat bytes."""
         ...
 
     def view(self, ref: TensorRef) -> np.ndarray:
@@ -91,7 +104,14 @@ class TensorPlane(Protocol):
 class ArenaPlane:
     """See `TensorPlane`. `attach` opens the arena that a key names, or raises Unavailable."""
 
-    def __init__(self, endpoint: ControlEndpoint, arena: Arena, attach: Callable[[ArenaKey, str], memoryview]) -> None:
+    def __init__(
+        self,
+        endpoint: ControlEndpoint,
+        arena: Arena,
+        attach: Callable[[ArenaKey, str], memoryview],
+        release_delay_s: float = 0.0,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._endpoint = endpoint
         self._address = endpoint.address
         self._arena = arena
@@ -99,9 +119,14 @@ class ArenaPlane:
         self._allocator = BlockAllocator(HEADER_BYTES, len(arena.data))
         self._holds = BlockHolds(self._allocator)
         self._attached: dict[str, tuple[ArenaKey, memoryview]] = {}
+        self._release_delay_s = release_delay_s
+        self._now_s = now_s
         self._pending: dict[str, list[int]] = {}
+        self._num_pending_bytes = 0
+        self._flush_at_s = 0.0
+        self._timing_loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        endpoint.before_receive(self.flush)
+        endpoint.before_receive(self._flush_if_due)
 
     @property
     def num_held_bytes(self) -> int:
@@ -117,7 +142,7 @@ class ArenaPlane:
         return self._holds.num_unknown_releases
 
     def put(self, dtype: str, shape: Sequence[int], data: Buffer, consumers: Sequence[str]) -> TensorRef:
-        shape = tuple(int(extent) for extent in shape)
+        shape = tuple(map(int, shape))
         content = _content(dtype, shape, data)
         self._check_open()
         if len(content) <= MAX_INLINE_BYTES:
@@ -128,16 +153,12 @@ class ArenaPlane:
         segment = SegmentRef(self._address, key.owner_pid, key.fd, key.arena_id, offset, len(content), block_id)
         return TensorRef(dtype, shape, segment=segment)
 
+    def content(self, ref: TensorRef) -> memoryview:
+        source, offset, num_bytes = self._checked(ref)
+        return memoryview(source)[offset : offset + num_bytes]
+
     def view(self, ref: TensorRef) -> np.ndarray:
-        self._check_open()
-        num_bytes = num_tensor_bytes(ref.dtype, ref.shape)
-        source, offset = self._located(ref)
-        available = len(source) if ref.segment is None else ref.segment.num_bytes
-        if available != num_bytes or not 0 <= offset <= len(source) - num_bytes:
-            raise InvalidArgument(
-                f"a tensor reference is wrong: {ref.dtype} {list(ref.shape)} takes {num_bytes} bytes, "
-                f"it names {available} bytes at {offset} of {len(source)}"
-            )
+        source, offset, num_bytes = self._checked(ref)
         dtype = numpy_dtype(ref.dtype)
         return np.frombuffer(source, dtype, num_bytes // dtype.itemsize, offset).reshape(ref.shape)
 
@@ -149,13 +170,17 @@ class ArenaPlane:
             self._holds.let_go(self._address, (segment.block_id,))
             return
         if not self._pending:
-            self._flush_soon()
+            self._flush_later()
         pending = self._pending.setdefault(segment.owner, [])
         pending.append(segment.block_id)
+        self._num_pending_bytes += segment.num_bytes
         if len(pending) >= RELEASE_BATCH:
             self._send_releases(segment.owner)
+        elif self._release_delay_s and self._num_pending_bytes >= self._most_pending_bytes(segment.owner):
+            self.flush()
 
     def flush(self) -> None:
+        self._num_pending_bytes = 0
         for owner in list(self._pending):
             self._send_releases(owner)
 
@@ -181,6 +206,19 @@ class ArenaPlane:
         if self._closed:
             raise Unavailable(f"the tensor plane of {self._address} is closed")
 
+    def _checked(self, ref: TensorRef) -> tuple[bytes | memoryview, int, int]:
+        """The bytes that hold the tensor, where in them it starts, and how many they are."""
+        self._check_open()
+        num_bytes = num_tensor_bytes(ref.dtype, ref.shape)
+        source, offset = self._located(ref)
+        available = len(source) if ref.segment is None else ref.segment.num_bytes
+        if available != num_bytes or not 0 <= offset <= len(source) - num_bytes:
+            raise InvalidArgument(
+                f"a tensor reference is wrong: {ref.dtype} {list(ref.shape)} takes {num_bytes} bytes, "
+                f"it names {available} bytes at {offset} of {len(source)}"
+            )
+        return source, offset, num_bytes
+
     def _located(self, ref: TensorRef) -> tuple[bytes | memoryview, int]:
         """The bytes that hold the tensor, and where in them it starts."""
         segment = ref.segment
@@ -190,20 +228,36 @@ class ArenaPlane:
             return ref.inline, 0
         if segment.offset % ALIGNMENT:
             raise InvalidArgument(f"a tensor reference is wrong: offset {segment.offset} is not aligned to {ALIGNMENT}")
-        key = ArenaKey.of(segment)
-        if key == self._arena.key:
-            return self._arena.data.toreadonly(), segment.offset
         attached = self._attached.get(segment.owner)
-        if attached is None or attached[0] != key:
-            attached = self._attached[segment.owner] = (key, self._attach(key, segment.owner))
-        return attached[1], segment.offset
+        if attached is not None and attached[0].is_of(segment):
+            return attached[1], segment.offset
+        if self._arena.key.is_of(segment):
+            return self._arena.data.toreadonly(), segment.offset
+        key = ArenaKey.of(segment)
+        self._attached[segment.owner] = (key, self._attach(key, segment.owner))
+        return self._attached[segment.owner][1], segment.offset
 
-    def _flush_soon(self) -> None:
-        """Where an event loop runs, flush after what is ready in it; elsewhere the next receive does."""
+    def _flush_later(self) -> None:
+        """Where an event loop runs, by its timer (without delay: after what is ready in it); elsewhere a later receive
+        does."""
+        self._flush_at_s = self._now_s() + self._release_delay_s
         with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop().call_soon(self._flush_if_open)
+            loop = asyncio.get_running_loop()
+            if self._timing_loop is not loop:
+                self._timing_loop = loop
+                loop.call_later(self._release_delay_s, self._flush_if_open)
+
+    def _most_pending_bytes(self, owner: str) -> int:
+        """What may wait of an owner's arena: little of a small one, which would be full of what nobody reads any more."""
+        attached = self._attached.get(owner)
+        return min(RELEASE_BATCH_BYTES, len(attached[1]) // RELEASE_BATCH_SHARE) if attached else RELEASE_BATCH_BYTES
+
+    def _flush_if_due(self) -> None:
+        if self._pending and self._now_s() >= self._flush_at_s:
+            self.flush()
 
     def _flush_if_open(self) -> None:
+        self._timing_loop = None
         # Where the endpoint was closed first, its peers learn of our end another way.
         with contextlib.suppress(Unavailable):
             self.flush()
@@ -214,7 +268,10 @@ class ArenaPlane:
 
 
 def shared_memory_plane(
-    endpoint: ControlEndpoint, deployment_id: str, limit_bytes: int = DEFAULT_ARENA_BYTES
+    endpoint: ControlEndpoint,
+    deployment_id: str,
+    limit_bytes: int = DEFAULT_ARENA_BYTES,
+    release_delay_s: float = 0.0,
 ) -> ArenaPlane:
     """The plane between processes of one machine and one user. Takes memory as tensors come, up to
     `limit_bytes`.
@@ -222,7 +279,7 @@ def shared_memory_plane(
     Raises:  FailedPrecondition: the system is not Linux or refuses the arena.
     """
     name = f"{deployment_id}-{endpoint.address.replace('/', '-')}"
-    return ArenaPlane(endpoint, MemfdArena(name, limit_bytes), attach_memfd)
+    return ArenaPlane(endpoint, MemfdArena(name, limit_bytes), attach_memfd, release_delay_s)
 
 
 class InProcessPlanes:

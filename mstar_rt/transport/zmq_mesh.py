@@ -1,17 +1,20 @@
 """The control plane between processes: ZeroMQ over Unix sockets in a deployment's private directory.
 
 Every endpoint binds one PULL socket and opens one PUSH socket per peer it talks to. Endpoints of the same
-mesh object (server and conductor in one process) are connected in-process instead, with the same bytes.
+mesh object (server and conductor in one process) hand each other the same bytes without a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import secrets
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import zmq
@@ -93,7 +96,7 @@ class ZmqMesh:
             self._owned.remove()
 
     def bind_inbox(self, address: str) -> zmq.Socket[bytes]:
-        """A PULL socket reachable from other processes and from this one.
+        """A PULL socket reachable from other processes.
 
         Each binding has a file name of its own under a symbolic link: a closed predecessor removes its socket
         file at some later time, from ZeroMQ's thread, and must not remove ours.
@@ -105,24 +108,20 @@ class ZmqMesh:
         fresh_link = self.directory / f"{name}.new"
         fresh_link.symlink_to(name)
         fresh_link.rename(link)
-        inbox.bind(f"inproc://{address}")
         return inbox
 
     def connect(self, address: str) -> zmq.Socket[bytes]:
         """A PUSH socket towards `address`, which need not exist yet."""
         outbox = self._socket(zmq.PUSH)
-        local = address in self._local
-        outbox.connect(f"inproc://{address}" if local else f"ipc://{self.directory / _file_name(address)}")
+        outbox.connect(f"ipc://{self.directory / _file_name(address)}")
         return outbox
 
-    def close_inbox(self, address: str, inbox: zmq.Socket[bytes]) -> None:
+    def local(self, address: str) -> ZmqEndpoint | None:
+        """The endpoint of that address, if it is one of this object's."""
+        return self._local.get(address)
+
+    def forget(self, address: str) -> None:
         self._local.pop(address, None)
-        # Unbinding frees the in-process name at once, closing only when ZeroMQ's thread gets to it.
-        inbox.unbind(f"inproc://{address}")
-        inbox.close(0)
-        # In-process connections do not reconnect by themselves: the next send must make a new one.
-        for endpoint in list(self._local.values()):
-            endpoint.forget_peer(address)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -136,16 +135,13 @@ class ZmqMesh:
 
 
 def _drop(outbox: zmq.Socket[bytes]) -> None:
-    """Close it, and make sure that what waits in it is never sent.
-
-    Closing alone takes effect at some later time, and a successor of the peer that binds before gets what waits.
-    In-process sockets have no such time, and ZeroMQ may never end a context in which one was disconnected from an
-    unbound name.
+    """Close it, and make sure that what waits in it is never sent: closing alone takes effect at some later time, and a
+    successor of the peer that binds before gets what waits.
     """
-    path = outbox.last_endpoint
-    if isinstance(path, bytes) and path.startswith(b"ipc:"):
-        outbox.set(zmq.LINGER, 0)
-        outbox.disconnect(path)
+    outbox.set(zmq.LINGER, 0)
+    endpoint = outbox.last_endpoint
+    assert isinstance(endpoint, bytes)
+    outbox.disconnect(endpoint)
     outbox.close(0)
 
 
@@ -157,6 +153,11 @@ class ZmqEndpoint:
         self._address = address
         self._lock_fd = lock_fd
         self._inbox = mesh.bind_inbox(address)
+        self._handed: deque[bytes] = deque()
+        self._handed_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._poller.register(self._inbox, zmq.POLLIN)
+        self._poller.register(self._handed_fd, zmq.POLLIN)
         self._outboxes: dict[str, zmq.Socket[bytes]] = {}
         self._send_lock = threading.Lock()
         self._header = frame_header(address)
@@ -179,21 +180,36 @@ class ZmqEndpoint:
         with self._send_lock:
             if self._closed:
                 raise Unavailable(f"{self._address} is closed and cannot send to {to}")
-            try:
+            # A peer that was written to before it opened here gets the rest the same way, in order.
+            receiver = self._mesh.local(to) if to not in self._outboxes else None
+            if receiver is None:
                 self._outbox(to).send(frame, zmq.NOBLOCK)
-            except zmq.Again:
-                # Only an in-process peer that closed leaves a socket without a pipe: whoever succeeds it gets
-                # the frame.
-                self._outboxes.pop(to).close(0)
-                self._outbox(to).send(frame, zmq.NOBLOCK)
+        if receiver is not None:
+            receiver.hand(frame)
+
+    def hand(self, frame: bytes) -> None:
+        """A message from an endpoint of the same mesh, from any thread."""
+        if self._closed:
+            return
+        self._handed.append(frame)
+        if self._watch is not None and self._watch.is_on_running_loop():
+            self._watch.wake()
+        else:
+            os.eventfd_write(self._handed_fd, 1)
 
     def receive(self, timeout_s: float | None) -> list[Envelope]:
         self._prepare()
         envelopes = self._take()
         if envelopes or timeout_s == 0:
             return envelopes
-        self._inbox.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3))
-        return self._take()
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not envelopes and (remaining_s := end_s - time.monotonic()) > 0:
+            # Woken for a message that an earlier call has taken already, it waits on.
+            events = self._poller.poll(None if timeout_s is None else math.ceil(remaining_s * 1e3))
+            if any(ready == self._handed_fd for ready, _ in events):
+                os.eventfd_read(self._handed_fd)
+            envelopes = self._take()
+        return envelopes
 
     async def receive_async(self) -> list[Envelope]:
         self._prepare()
@@ -224,7 +240,9 @@ class ZmqEndpoint:
                 self._watch.stop()
             for outbox in self._outboxes.values():
                 outbox.close(LINGER_MS)
-        self._mesh.close_inbox(self._address, self._inbox)
+        self._mesh.forget(self._address)
+        self._inbox.close(0)
+        os.close(self._handed_fd)
         os.close(self._lock_fd)
 
     def _outbox(self, to: str) -> zmq.Socket[bytes]:
@@ -247,12 +265,19 @@ class ZmqEndpoint:
 
     def _drain(self) -> list[Envelope]:
         frames: list[bytes] = []
+        if self._handed:
+            frames += [self._handed.popleft() for _ in range(min(len(self._handed), MAX_DRAIN))]
         try:
-            for _ in range(MAX_DRAIN):
+            for _ in range(MAX_DRAIN - len(frames)):
                 frames.append(self._inbox.recv(zmq.NOBLOCK))
         except zmq.Again:
             pass
         return self._opener.open(frames)
+
+    def _on_handed(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._handed_fd)
+        return self._on_readable()
 
     def _on_readable(self) -> bool:
         self._arrived.extend(self._drain())
@@ -263,7 +288,8 @@ class ZmqEndpoint:
         if self._watch is None or self._watch.loop is not loop:
             if self._watch is not None:
                 self._watch.stop()
-            self._watch = _LoopWatch(loop, self._inbox.fileno(), self._on_readable)
+            readers = {self._inbox.fileno(): self._on_readable, self._handed_fd: self._on_handed}
+            self._watch = _LoopWatch(loop, readers)
         return self._watch
 
 
@@ -275,12 +301,19 @@ class _LoopWatch:
     with the loop saves the registration per message that makes zmq.asyncio slow.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, on_readable: Callable[[], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, readers: Mapping[int, Callable[[], bool]]) -> None:
         self.loop = loop
-        self._fd = fd
-        self._on_readable = on_readable
+        self._descriptors = tuple(readers)
         self._waiter: asyncio.Future[None] | None = None
-        loop.add_reader(fd, self._check)
+        for descriptor, read in readers.items():
+            loop.add_reader(descriptor, self._check, read)
+
+    def is_on_running_loop(self) -> bool:
+        """Whether the calling thread runs the loop."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
 
     def arrival(self) -> asyncio.Future[None]:
         self._waiter = self.loop.create_future()
@@ -288,14 +321,15 @@ class _LoopWatch:
 
     def stop(self) -> None:
         if not self.loop.is_closed():
-            self.loop.remove_reader(self._fd)
-            self._wake()
+            for descriptor in self._descriptors:
+                self.loop.remove_reader(descriptor)
+            self.wake()
 
-    def _check(self) -> None:
-        if self._on_readable():
-            self._wake()
+    def _check(self, read: Callable[[], bool]) -> None:
+        if read():
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

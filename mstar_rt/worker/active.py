@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import hashlib
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,4 +123,4 @@ def request_seed(start: StartWalk) -> int:
     seed = start.params.get("seed")
     if isinstance(seed, int) and not isinstance(seed, bool):
         return seed
-    return int.from_bytes(hashlib.blake2b(start.request_id.encode(), digest_size=7).digest(), "little")
+    return zlib.crc32(start.request_id.encode())

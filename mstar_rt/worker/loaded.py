@@ -20,6 +20,7 @@ from mstar_rt.program import Program, compile_walk, cut, ranks_of
 from mstar_rt.registry import load_object
 from mstar_rt.worker.checks import OutputChecks
 from mstar_rt.worker.memory import RequestMemory
+from mstar_rt.worker.walk_inputs import AbsentInputs
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -53,6 +54,10 @@ class LoadedModel:
     @cached_property
     def checks(self) -> OutputChecks:
         return OutputChecks(self.model)
+
+    @cached_property
+    def absent(self) -> AbsentInputs:
+        return AbsentInputs(self.model)
 
     def part(self, walk: str, node_ranks: Sequence[int], rank: int) -> Part:
         """The part of `walk` that `rank` runs when program node i is on node_ranks[i]; remembered."""

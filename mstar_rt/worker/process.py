@@ -19,7 +19,7 @@ from mstar_rt.lifetime import START_FAILED
 from mstar_rt.message import WorkerReady
 from mstar_rt.model.declare import declare_model
 from mstar_rt.placement import PlacedModel, place
-from mstar_rt.transport import ZmqMesh, shared_memory_plane
+from mstar_rt.transport import RELEASE_DELAY_S, ZmqMesh, shared_memory_plane
 from mstar_rt.worker.heartbeat import HeartbeatThread
 from mstar_rt.worker.loaded import LoadedModel, load_model
 from mstar_rt.worker.worker import Worker
@@ -66,7 +66,7 @@ def _serve(
 ) -> None:
     mesh = ZmqMesh.join(args.deployment)
     endpoint = mesh.endpoint(f"worker/{args.rank}")
-    plane = shared_memory_plane(endpoint, mesh.deployment_id, worker_config.shared_memory_mb * 2**20)
+    plane = shared_memory_plane(endpoint, mesh.deployment_id, worker_config.shared_memory_mb * 2**20, RELEASE_DELAY_S)
     heartbeat = HeartbeatThread(endpoint, args.rank)
     worker = Worker(
         models,

@@ -8,7 +8,7 @@ import torch
 
 from mstar_rt.cache.moving import export_delta
 from mstar_rt.errors import MstarError
-from mstar_rt.message import CacheDelta, Emitted, TensorRef, Token, Tokens
+from mstar_rt.message import CacheDelta, Emitted, EmittedGroup, TensorRef, Token, Tokens
 from mstar_rt.program import Emission, Progress, Send
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk
@@ -44,8 +44,10 @@ class Router:
         walk.emissions, walk.sends = [], []
         fresh = [emission for emission in emissions if (emission.name, emission.iteration) not in walk.emitted]
         if not sends:
-            for emission in fresh:
-                self._emit_alone(walk, emission)
+            if len(fresh) == 1:
+                self._emit_alone(walk, fresh[0])
+            elif fresh:
+                self._emit_together(walk, fresh)
             return
         parcels = Parcels(self._plane)
         try:
@@ -91,6 +93,23 @@ class Router:
         except MstarError:
             take_back(self._plane, ref, (reply_to,))
             raise
+
+    def _emit_together(self, walk: ActiveWalk, emissions: list[Emission]) -> None:
+        """The same for a step that emits several tensors: one message, all of them or none."""
+        start = walk.start
+        consumers = (start.reply_to,)
+        records: list[Emitted] = []
+        try:
+            for emission in emissions:
+                ref = send_tensor(self._plane, self._tensor(walk, emission), consumers)
+                index = len(walk.emitted) + len(records)
+                records.append(Emitted(start.request_id, start.walk, index, emission.name, emission.iteration, ref))
+            self._endpoint.send(start.reply_to, EmittedGroup(records))
+        except BaseException:
+            for record in records:
+                take_back(self._plane, record.tensor, consumers)
+            raise
+        walk.emitted.update((record.name, record.iteration) for record in records)
 
     def _send_emitted(self, walk: ActiveWalk, emission: Emission, ref: TensorRef) -> None:
         start = walk.start

@@ -58,22 +58,40 @@ class Scheduler(Generic[T]):
         self._num_batches = 0
         self._groups: dict[Hashable, _Group[T]] = {}
         self._num_ready = 0
+        self._only: Unit[T] | None = None  # a unit that alone is ready needs no order
 
     def __len__(self) -> int:
         return self._num_ready
 
     def add(self, units: Iterable[Unit[T]]) -> None:
         for unit in units:
-            key = (unit.engine_id, unit.batch_key)
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = _Group()
-            unit.added_at = self._num_batches
-            group.add(unit)
-            self._num_ready += 1
+            self.add_one(unit)
+
+    def add_one(self, unit: Unit[T]) -> None:
+        unit.added_at = self._num_batches
+        self._num_ready += 1
+        if self._num_ready == 1:
+            self._only = unit
+            return
+        if self._only is not None:
+            self._put(self._only)
+            self._only = None
+        self._put(unit)
+
+    def _put(self, unit: Unit[T]) -> None:
+        key = (unit.engine_id, unit.batch_key)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        group.add(unit)
 
     def remove_request(self, request_id: str) -> None:
         """Costs a look at every ready unit: for requests that end before their time."""
+        if self._only is not None:
+            if self._only.request_id == request_id:
+                self._only = None
+                self._num_ready = 0
+            return
         for key, group in list(self._groups.items()):
             for unit in group:
                 if unit.request_id == request_id:
@@ -87,6 +105,11 @@ class Scheduler(Generic[T]):
         """Take the next batch out of the ready set; empty if nothing is ready."""
         if not self._num_ready:
             return []
+        if self._only is not None:
+            unit, self._only = self._only, None
+            self._num_batches += 1
+            self._num_ready = 0
+            return [unit]
         urgent_ns, overdue_at = now_ns + self._urgent_ns, self._num_batches - self._patience
         self._num_batches += 1
         key, group = min(self._groups.items(), key=lambda item: item[1].first(urgent_ns, overdue_at)[0])

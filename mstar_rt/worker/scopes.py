@@ -21,7 +21,9 @@ class Scopes:
         return len(self._inputs.keys() | self._left.keys() | self._settled.keys())
 
     def known(self, request_id: str, scope: str) -> dict[str, Any]:
-        """What a walk of the request may read, besides what came with it."""
+        """What a walk of the request may read, besides what came with it; the caller's own."""
+        if not (self._inputs or self._left or self._settled):
+            return {}
         return {**self.persisted(request_id, scope), **self._inputs.get(request_id, {})}
 
     def persisted(self, request_id: str, scope: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from mstar_rt.errors import Internal, MstarError
@@ -24,18 +23,22 @@ _NAMES = {
     torch.float16: "float16",
     torch.float32: "float32",
     torch.float64: "float64",
+    torch.bfloat16: "bfloat16",
 }
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def receive_tensor(plane: TensorPlane, ref: TensorRef, device: str) -> torch.Tensor:
     """Copy a tensor out of shared memory onto `device` and let go of the block."""
     try:
-        copied = torch.from_numpy(np.array(plane.view(ref)))
+        content = bytearray(plane.content(ref))
     finally:
         if ref.segment is not None:
             plane.release(ref)
-    if ref.dtype == "bfloat16":
-        copied = copied.view(torch.bfloat16)
+    dtype = _DTYPES[ref.dtype]
+    copied = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    if len(ref.shape) != 1:
+        copied = copied.view(ref.shape)
     return copied if device == "cpu" else copied.to(device)
 
 
@@ -60,17 +63,16 @@ def send_tensor(plane: TensorPlane, tensor: torch.Tensor, consumers: Sequence[st
     """Place a tensor where `consumers` can read it."""
     if not isinstance(tensor, torch.Tensor):
         raise Internal(f"a value to send is a {type(tensor).__name__}, expected a tensor")
-    host = tensor.detach()
+    name = _NAMES.get(tensor.dtype)
+    if name is None:
+        raise Internal(f"a tensor of dtype {tensor.dtype} cannot be sent, expected bfloat16 or one that numpy has")
+    host = tensor.detach() if tensor.requires_grad else tensor
     if not host.is_cpu:
         host = host.cpu()
     host = host.contiguous()
-    shape = tuple(host.shape)
-    if host.dtype == torch.bfloat16:
-        return plane.put("bfloat16", shape, host.view(torch.uint16).numpy(), consumers)
-    name = _NAMES.get(host.dtype)
-    if name is None:
-        raise Internal(f"a tensor of dtype {host.dtype} cannot be sent, expected bfloat16 or one that numpy has")
-    return plane.put(name, shape, host.numpy(), consumers)
+    if name == "bfloat16":
+        host = host.view(torch.uint16)
+    return plane.put(name, host.shape, host.numpy(), consumers)
 
 
 def take_back(plane: TensorPlane, ref: TensorRef, consumers: Sequence[str]) -> None:

@@ -22,7 +22,6 @@ from mstar_rt.worker.page_waiters import Waiter
 from mstar_rt.worker.router import Router
 from mstar_rt.worker.scheduler import Scheduler, Unit
 from mstar_rt.worker.tensors import receive_tensors
-from mstar_rt.worker.walk_inputs import absent_input
 from mstar_rt.worker.walk_table import WalkTable
 
 logger = logging.getLogger(__name__)
@@ -105,10 +104,15 @@ class Walks:
             self._table.waiters.wait(Waiter(walk, None, shortage))
             return
         start, program = walk.start, walk.part.program
-        known = {**self._table.scopes.known(start.request_id, start.scope), **walk.given}
-        inputs = {
-            name: known[name] if name in known else absent_input(walk.loaded, start, name) for name, _ in program.inputs
-        }
+        inputs = self._table.scopes.known(start.request_id, start.scope)
+        inputs.update(walk.given)
+        if not program.input_names <= inputs.keys():
+            # In the order of the program, so that of several faults the same one is told each time.
+            for name in [name for name, _ in program.inputs if name not in inputs]:
+                walk.loaded.absent.check(start.walk, name)
+                inputs[name] = None
+        if len(inputs) > len(program.input_names):
+            inputs = {name: inputs[name] for name in program.input_names}
         times: dict[str, Any] = {name: start.params[name] for name in program.params if name in start.params}
         walk.run = WalkRun(program, times)
         walk.stage = Stage.RUNNING
@@ -231,7 +235,7 @@ class Walks:
                 Work(walk, firing, call, engine),
                 start.deadline_ns,
             )
-            self._scheduler.add((unit,))
+            self._scheduler.add_one(unit)
             walk.num_ready += 1
 
     def _finish(self, walk: ActiveWalk, after: Firing | None) -> None:

@@ -84,6 +84,8 @@ class Worker:
     def turn(self, idle_wait_s: float) -> None:
         """Read the inbox, waiting for it only if there is nothing to do; then run one step."""
         table = self._table
+        if not len(self._scheduler):
+            self._plane.flush()
         for envelope in self._endpoint.receive(self._wait_s(idle_wait_s)):
             self._is_stuck = False
             self._handle(envelope)
@@ -163,10 +165,13 @@ class Worker:
             heartbeat.step = (0, "")
         self._num_steps += 1
         self._num_batched += len(units)
-        self.trace.record(node, self._endpoint.address, start_ns, end_ns, f"batch {len(units)}")
-        own = Counter([unit.request_id for unit in units])
-        for unit, outcome in zip(units, outcomes, strict=True):
-            self._settle(unit, outcome, start_ns, end_ns, len(units) - own[unit.request_id])
+        self.trace.record(node, self._endpoint.address, start_ns, end_ns, len(units))
+        if len(units) == 1:
+            self._settle(units[0], outcomes[0], start_ns, end_ns, 0)
+        else:
+            own = Counter([unit.request_id for unit in units])
+            for unit, outcome in zip(units, outcomes, strict=True):
+                self._settle(unit, outcome, start_ns, end_ns, len(units) - own[unit.request_id])
         for unit in units:
             self._walks.flush(unit.work.walk, unit.work.firing)
 

@@ -45,3 +45,11 @@ def test_systems_take_turns() -> None:
     seconds = alternate({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, budget_s=0.0, num_warmups=1)
     assert order == ["a", "b"] * 4
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_quick_systems_have_several_turns_beside_a_slow_one() -> None:
+    order: list[str] = []
+    runs = {name: (lambda name=name: order.append(name)) for name in ("slow", "a", "b")}  # type: ignore[misc]
+    seconds = alternate(runs, budget_s=0.0, num_warmups=0, turns={"a": 3, "b": 2})
+    assert order == ["slow", "a", "b", "a", "b", "a"] * 3
+    assert {name: len(values) for name, values in seconds.items()} == {"slow": 3, "a": 9, "b": 6}

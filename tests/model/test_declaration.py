@@ -194,3 +194,16 @@ def test_what_only_an_idle_walk_persists_is_given_by_nobody() -> None:
     with pytest.raises(GraphError, match="walk 'play' reads 'state'"):
         model(RESUME)
     assert model(RESUME, LOOK)
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "kept", "sentence"),
+    [
+        ("session", "past", r"keeps 'past', expected a tuple of labels: \('past',\)"),
+        ("walk", ("past",), "keeps 'past', but its lifetime is 'walk', expected 'request' or 'session'"),
+        ("request", (["past"],), "keeps \\['past'\\], expected a string, an integer or a flat tuple of them"),
+    ],
+)
+def test_what_a_cache_cannot_keep(lifetime: str, kept: Any, sentence: str) -> None:
+    with pytest.raises(GraphError, match=sentence):
+        KVSpec(1, 1, 16, 4, 64, lifetime, kept)

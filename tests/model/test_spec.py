@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,9 @@ def test_one_less_than_a_symbol() -> None:
     check_tensors(specs, {"frames": frames(3), "between": np.zeros((2, 7), np.float32)}, "m.t")
     with pytest.raises(InvalidArgument, match=r"tensor 'between' has shape \[3, 7\], expected \[T-1, 7\]"):
         check_tensors(specs, {"frames": frames(3), "between": np.zeros((3, 7), np.float32)}, "m.t")
+    specs = [dataclasses.replace(FRAMES, optional=True), between]
+    with pytest.raises(InvalidArgument, match="'between' has a size T-1, but no tensor is given that says what T is"):
+        check_tensors(specs, {"between": np.zeros((3, 7), np.float32)}, "m.t")
 
 
 def test_groups_of_a_task() -> None:

@@ -18,8 +18,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from mstar_rt.errors import FailedPrecondition, InvalidArgument, SharedMemoryExhausted, Unavailable
 from mstar_rt.message import Emitted, Release, TensorRef, decode, encode
 from mstar_rt.transport import MAX_INLINE_BYTES, ControlEndpoint, InProcessHub, InProcessPlanes, TensorPlane
-from mstar_rt.transport.arena import MemfdArena
-from mstar_rt.transport.tensor_plane import RELEASE_BATCH, shared_memory_plane
+from mstar_rt.transport.arena import HeapArena, MemfdArena
+from mstar_rt.transport.tensor_plane import RELEASE_BATCH, RELEASE_BATCH_BYTES, ArenaPlane, shared_memory_plane
 
 ARENA_BYTES = 4 << 20
 LARGE = np.arange(50_000, dtype=np.float32).reshape(100, 500)
@@ -155,6 +155,73 @@ def test_releases_travel_in_batches_and_before_each_receive(actor: Opener) -> No
     worker.endpoint.receive(0)
     assert server.serve_releases() == 1
     assert server.plane.num_held_segments == 0
+
+
+class Delayed:
+    """A reader whose releases wait for 5 ms of a clock that the test moves, and the owner of what it reads."""
+
+    def __init__(self) -> None:
+        hub, planes = InProcessHub(), InProcessPlanes()
+        self.now_s = 10.0
+        owner, reader = hub.endpoint("server"), hub.endpoint("worker/0")
+        self.owner = Actor(owner, planes.plane(owner, 64 << 20))
+        plane = ArenaPlane(reader, HeapArena(4096, {}), planes._find, release_delay_s=0.005, now_s=lambda: self.now_s)
+        self.reader = Actor(reader, plane)
+
+    def read(self, num_bytes: int = MAX_INLINE_BYTES + 1) -> None:
+        data = np.zeros(num_bytes, np.uint8)
+        self.reader.plane.release(self.owner.plane.put("uint8", data.shape, data, ["worker/0"]))
+
+    def num_messages(self) -> int:
+        return self.owner.serve_releases()
+
+
+def test_releases_that_may_wait_leave_together_when_their_time_is_up() -> None:
+    rig = Delayed()
+    for _ in range(3):
+        rig.read()
+        rig.reader.endpoint.receive(0)
+        rig.now_s += 0.001
+    assert rig.num_messages() == 0
+    rig.now_s += 0.003
+    rig.reader.endpoint.receive(0)
+    assert rig.num_messages() == 1
+    assert rig.owner.plane.num_held_bytes == 0
+    rig.read()
+    rig.reader.plane.flush()
+    assert rig.num_messages() == 1, "whoever is about to wait flushes"
+
+
+def test_releases_of_much_memory_do_not_wait() -> None:
+    rig = Delayed()
+    rig.read()
+    rig.read(RELEASE_BATCH_BYTES)
+    assert rig.num_messages() == 1
+    assert rig.owner.plane.num_held_bytes == 0
+
+
+def test_releases_that_wait_do_not_fill_a_small_arena() -> None:
+    """Blocks of 300 kB in an arena of 1 MB, each released as soon as it is read."""
+    hub, planes = InProcessHub(), InProcessPlanes()
+    owner, reader = hub.endpoint("worker/0"), hub.endpoint("server")
+    writer = Actor(owner, planes.plane(owner, 1 << 20))
+    plane = ArenaPlane(reader, HeapArena(4096, {}), planes._find, release_delay_s=0.02, now_s=lambda: 10.0)
+    data = np.zeros(300_000, np.uint8)
+    for _ in range(10):
+        ref = writer.plane.put("uint8", data.shape, data, ["server"])
+        plane.content(ref)
+        plane.release(ref)
+        writer.serve_releases()
+    assert writer.plane.num_held_bytes == 0
+
+
+async def test_an_event_loop_sends_releases_that_wait_by_itself() -> None:
+    rig = Delayed()
+    rig.read()
+    waiting = asyncio.create_task(rig.reader.endpoint.receive_async())
+    (envelope,) = await asyncio.wait_for(rig.owner.endpoint.receive_async(), 10)
+    assert isinstance(envelope.message, Release)
+    waiting.cancel()
 
 
 async def test_a_release_leaves_while_the_receiver_of_an_event_loop_waits(actor: Opener) -> None:

@@ -21,6 +21,7 @@ from mstar_rt.message import (
     CancelRequest,
     CloseSession,
     Emitted,
+    EmittedGroup,
     Finished,
     OpenSession,
     PeerGone,
@@ -194,15 +195,21 @@ class ManyRanks:
         for envelope in self._conductor_inbox.receive(0.0):
             self.conductor.handle(envelope.message)
 
+    def _emitted(self, record: Emitted) -> None:
+        key = (record.name, record.iteration)
+        emitted = self.emitted.setdefault(record.request_id, {})
+        assert key not in emitted, f"{key} of {record.request_id} came twice"
+        emitted[key] = np.array(self.plane.view(record.tensor))
+        self.plane.release(record.tensor)
+
     def _serve(self) -> None:
         for envelope in self.server.receive(0.0):
             message = envelope.message
-            if isinstance(message, Emitted):
-                key = (message.name, message.iteration)
-                emitted = self.emitted.setdefault(message.request_id, {})
-                assert key not in emitted, f"{key} of {message.request_id} came twice"
-                emitted[key] = np.array(self.plane.view(message.tensor))
-                self.plane.release(message.tensor)
+            if isinstance(message, EmittedGroup):
+                for record in message.records:
+                    self._emitted(record)
+            elif isinstance(message, Emitted):
+                self._emitted(message)
             elif isinstance(message, Finished | RequestFailed):
                 assert message.request_id not in self.ends, f"{message.request_id} ended twice"
                 self.ends[message.request_id] = message

@@ -12,8 +12,9 @@ from mstar_rt.worker.checks import OutputChecks
 SPECS = {
     "add.y": TensorSpec("y", ("B", 3), ("float32",), "", units="m", max_sizes=(("B", 4),), max_abs=10.0),
     "add.z": TensorSpec("z", ("B-1",), ("float32", "int64"), ""),
+    "add.maybe": TensorSpec("maybe", ("B", 3), ("float32",), "", optional=True),
 }
-ADD = GraphNode("add", ("x",), ("y", "z"))
+ADD = GraphNode("add", ("x",), ("y", "z", "maybe"))
 GRAPH = WalkGraph((ADD,), (Walk("count", ADD, emit=("y",)),))
 X = TensorSpec("x", ("N",), ("float32",), "")
 TASKS = tuple(
@@ -29,6 +30,12 @@ CHECKS = OutputChecks(ServedModel("m", "f", "", GRAPH, TASKS, "nowhere:nodes", n
         ({"y": torch.zeros(2, 3), "z": torch.zeros(1)}, None),
         ({"y": torch.zeros(2, 3), "z": torch.zeros(1, dtype=torch.int64)}, None),
         ({"other": torch.zeros(7)}, None),
+        ({"y": torch.zeros(2, 3), "maybe": torch.zeros(0, 3)}, None),
+        ({"y": torch.zeros(2, 3), "maybe": torch.zeros(0)}, None),
+        ({"y": torch.zeros(2, 3), "maybe": torch.zeros(2, 3)}, None),
+        ({"y": torch.zeros(2, 3), "maybe": torch.zeros(1, 3)}, "an output 'maybe' that has shape [1, 3]"),
+        ({"maybe": torch.zeros(0, dtype=torch.int64)}, "an output 'maybe' that has dtype int64, expected float32"),
+        ({"y": torch.zeros(0, 4)}, "an output 'y' that has shape [0, 4]"),
         ({"y": torch.zeros(2, 4)}, "an output 'y' that has shape [2, 4], expected [B=2, 3]"),
         ({"y": torch.zeros(3)}, "has shape [3], expected [B, 3]"),
         ({"y": torch.zeros(2, 3), "z": torch.zeros(2)}, "an output 'z' that has shape [2]"),

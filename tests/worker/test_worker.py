@@ -21,6 +21,7 @@ from mstar_rt.message import (
     AskStats,
     CancelRequest,
     Emitted,
+    EmittedGroup,
     Message,
     ReleaseScope,
     Shutdown,
@@ -88,9 +89,11 @@ class Rig:
     def collect(self) -> None:
         for envelope in self.server.receive(0.0):
             message: Message = envelope.message
-            if isinstance(message, Emitted):
-                self.emitted.setdefault(message.request_id, []).append(np.array(self.server_plane.view(message.tensor)))
-                self.server_plane.release(message.tensor)
+            if isinstance(message, Emitted | EmittedGroup):
+                for record in message.records if isinstance(message, EmittedGroup) else [message]:
+                    array = np.array(self.server_plane.view(record.tensor))
+                    self.emitted.setdefault(record.request_id, []).append(array)
+                    self.server_plane.release(record.tensor)
             else:
                 self.server_plane.on_release(message)  # type: ignore[arg-type]
         for envelope in self.conductor.receive(0.0):
