@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,19 +79,22 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def percentile_rows(case: str, system: str, seconds: Sequence[float]) -> list[Row]:
+def percentile_rows(case: str, system: str, seconds: Sequence[float] | np.ndarray) -> list[Row]:
     """p50, p95 and p99 in milliseconds."""
     values = np.percentile(np.asarray(seconds) * 1e3, PERCENTILES)
     return [Row(case, system, f"p{p}", float(v), "ms") for p, v in zip(PERCENTILES, values, strict=True)]
 
 
-def finish(report: Report, args: argparse.Namespace) -> int:
-    """Print the table and write the files. The exit status is 0 whether the checks hold or not."""
+def finish(report: Report, args: argparse.Namespace, plot: Callable[[Report, str], None] | None = None) -> int:
+    """Print the table and write the files. The exit status is 0 whether the checks hold or not.
+
+    `plot` draws the picture at a path; without it there are bars of every p50.
+    """
     _print(report)
     if args.json:
         Path(args.json).write_text(json.dumps(report.as_plain(), indent=1))
     if args.png:
-        _plot(report, args.png)
+        (plot or _bars)(report, args.png)
     return 0
 
 
@@ -118,11 +121,15 @@ def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str]]) -> Table:
         table.add_column(f"{metric} [{unit}]" if unit else metric, justify="right")
     for case, system in dict.fromkeys((row.case, row.system) for row in rows):
         values = {(r.metric, r.unit): r.value for r in rows if (r.case, r.system) == (case, system)}
-        table.add_row(case, system, *(f"{values[key]:.3f}" if key in values else "" for key in columns))
+        table.add_row(case, system, *(_figure(values[key]) if key in values else "" for key in columns))
     return table
 
 
-def _plot(report: Report, path: str) -> None:
+def _figure(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.3f}"
+
+
+def _bars(report: Report, path: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

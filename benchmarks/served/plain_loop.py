@@ -28,13 +28,11 @@ class PlainLoop:
         """Actions [H, 7]."""
         params = self.loaded.model.check_request("plan", tensors, options)
         run = _Run(self, params)
-        values = run.begin(tensors)
-        values |= run.call("observe_goal", values)
+        values = run.begin(tensors, "recall")
         values |= run.call("search_start", values)
-        for iteration in range(int(params["num_iterations"])):  # type: ignore[call-overload]
+        for iteration in range(params["num_iterations"]):  # type: ignore[arg-type]
             values |= run.call("sample", values, (iteration,))
-            for step in range(int(params["rollout_horizon"])):  # type: ignore[call-overload]
-                values["latent"] = run.call("predict", values, (iteration, step))["latent"]
+            values |= run.imagine(values, (iteration,))
             values |= run.call("score", values, (iteration,))
             values |= run.call("refit", values, (iteration,))
         run.end()
@@ -44,14 +42,10 @@ class PlainLoop:
         """The latent [B, P, D] after each step."""
         params = self.loaded.model.check_request("rollout", tensors, {})
         run = _Run(self, params)
-        values = run.begin(tensors)
-        values |= run.call("rollout_start", values)
-        latents = []
-        for step in range(int(params["rollout_horizon"])):  # type: ignore[call-overload]
-            values["latent"] = run.call("predict", values, (step,))["latent"]
-            latents.append(values["latent"].numpy())
+        values = run.begin(tensors, "rollout_start")
+        latents = run.imagine(values, ())["latents"]
         run.end()
-        return latents
+        return [latent.numpy() for latent in latents]
 
 
 class _Run:
@@ -62,15 +56,23 @@ class _Run:
         self._params = params
         self._sequences = loop.loaded.new_sequences()
 
-    def begin(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """What both tasks do first: encode the context and work out its poses."""
+    def begin(self, tensors: Mapping[str, np.ndarray], start: str) -> dict[str, Any]:
+        """What both tasks do first: encode goal and context, `start` from it, put the past into the cache."""
         program_inputs = {name for program in self._loop.loaded.programs.values() for name, _ in program.inputs}
         values: dict[str, Any] = dict.fromkeys(program_inputs)
         values |= {name: torch.from_numpy(array) for name, array in tensors.items()}
-        values |= self.call("observe", values)
-        values |= self.call("recall", values)
-        values |= self.call("remember", values, (0,))
+        for node in ("observe_goal", "observe", start, "remember"):
+            values |= self.call(node, values)
         return values
+
+    def imagine(self, values: dict[str, Any], iteration: tuple[int, ...]) -> dict[str, Any]:
+        """All steps; what they give, collected."""
+        latents, distances = [], []
+        for step in range(self._params["rollout_horizon"]):
+            values |= self.call("predict", values, (*iteration, step))
+            latents.append(values["latent"])
+            distances.append(values["goal_distance"])
+        return {"latents": latents, "goal_distances": distances}
 
     def call(self, node: str, values: Mapping[str, Any], iteration: tuple[int, ...] = ()) -> dict[str, Any]:
         engine = self._loop.loaded.engines[node]
