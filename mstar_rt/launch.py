@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -253,6 +254,9 @@ async def serve(config: DeploymentConfig) -> None:
         await _first_of(ready, stopping)
         if not asked.is_set():
             ready.result()
+            # What was loaded lives as long as the process: keep the collector from walking it during a request.
+            gc.collect()
+            gc.freeze()
             print(f"mstar-rt serves {', '.join(deployment.models)} on {deployment.address}", flush=True)
             await _first_of(stopping, deployment.failure)
         ready.cancel()

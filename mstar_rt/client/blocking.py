@@ -104,7 +104,7 @@ class Client:
         rollout = messages.rollout(actions, states, output, goal, model_options)
         request = requests.rollout(model, context, rollout, budget_ms, criticality)
         return RolloutStream(
-            self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s)), self.address
+            self._connection.world_model.Rollout(request, timeout=arguments.timeout_s(timeout_s)), self._connection
         )
 
     def plan(
@@ -216,7 +216,8 @@ class Client:
     ) -> TaskStream:
         """Run a task by its name, with the tensors and options that `describe` lists."""
         request = requests.task(0, model, task, tensors, budget_ms, criticality, options)
-        return TaskStream(self._connection.tasks.Run(request, timeout=arguments.timeout_s(timeout_s)), self.address)
+        call = self._connection.tasks.Run(request, timeout=arguments.timeout_s(timeout_s))
+        return TaskStream(call, self._connection)
 
     def task_session(self, model: str) -> TaskSession:
         """Requests that share what the model's tasks persist, to be used in `with`."""
@@ -276,13 +277,13 @@ class RolloutStream:
     early.
     """
 
-    def __init__(self, call: Any, address: str) -> None:
+    def __init__(self, call: Any, connection: Connection) -> None:
         self._call = call
-        self._address = address
+        self._connection = connection  # a call does not outlive its channel, whatever becomes of the client
         self.done: results.RolloutDone | None = None
 
     def __iter__(self) -> Iterator[results.RolloutStep]:
-        with translated(self._address):
+        with translated(self._connection.address):
             for answer in self._call:
                 if answer.WhichOneof("answer") == "done":
                     self.done = answers.rollout_done(answer.done)

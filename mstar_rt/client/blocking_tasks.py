@@ -26,18 +26,18 @@ class TaskStream:
     early.
     """
 
-    def __init__(self, call: Any, address: str) -> None:
+    def __init__(self, call: Any, connection: Connection) -> None:
         self._call = call
-        self._address = address
+        self._connection = connection  # a call does not outlive its channel, whatever becomes of the client
         self.done: results.TaskDone | None = None
 
     def __iter__(self) -> Iterator[results.TaskOutput]:
-        with translated(self._address):
+        with translated(self._connection.address):
             for answer in self._call:
                 if answer.WhichOneof("answer") == "done":
                     self.done = answers.task_done(answer.done)
-                else:
-                    yield answers.task_output(answer.output)
+                    return  # the last word: the call's status follows, and nobody needs to wait for it
+                yield answers.task_output(answer.output)
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -62,14 +62,16 @@ class Group:
             self.layout.write(values, self._by_sequence(v))
 
     def _by_sequence(self, tokens: torch.Tensor) -> torch.Tensor:
-        return tokens.unflatten(0, (self.num_sequences, self.shape.num_new))
+        return tokens.view(self.num_sequences, self.shape.num_new, *tokens.shape[1:])
 
     def _with_stored(self, layout: PageLayout, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """What the queries see: [sequences, stored + new, heads, head_dim]. Stores `new` if the kind appends."""
         if not self.shape.kind.appends:
             return torch.cat([layout.read(pages), new], dim=1)
-        layout.write(pages, new)
-        return layout.read(pages) if self.shape.num_stored else new
+        if not self.shape.num_stored:
+            layout.write(pages, new)
+            return new
+        return layout.write_and_read(pages, new)
 
 
 class CpuAttention:
@@ -123,8 +125,9 @@ class CpuAttentionPlan:
 
     def parts(self, max_blocks: int) -> Sequence[CpuAttentionPlan]:
         """See AttentionPlan.parts."""
-        parts = equal_parts(self._blocks, max_blocks)
-        return [self] if len(parts) == 1 else [CpuAttentionPlan(self._pool, part, self._reservation) for part in parts]
+        if len(self._blocks) <= max_blocks:
+            return [self]
+        return [CpuAttentionPlan(self._pool, part, self._reservation) for part in equal_parts(self._blocks, max_blocks)]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""

@@ -125,8 +125,11 @@ class FlashInferPlan:
 
     def parts(self, max_blocks: int) -> Sequence[FlashInferPlan]:
         """See AttentionPlan.parts."""
-        parts = equal_parts(self._blocks, max_blocks)
-        return [self] if len(parts) == 1 else [FlashInferPlan(self._backend, part, self._reservation) for part in parts]
+        if len(self._blocks) <= max_blocks:
+            return [self]
+        return [
+            FlashInferPlan(self._backend, part, self._reservation) for part in equal_parts(self._blocks, max_blocks)
+        ]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""

@@ -36,7 +36,13 @@ class EvenPages:
 
     def write(self, pages: torch.Tensor, new: torch.Tensor) -> None:
         """Store `new` [num_sequences, num_new, heads, head_dim] at the end of the sequences."""
-        self.read(pages)[:, self.length - new.shape[1] :].copy_(new)
+        self.write_and_read(pages, new)
+
+    def write_and_read(self, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Both, over one view: a few microseconds that every layer of every step would pay twice."""
+        tokens = self.read(pages)
+        tokens[:, self.length - new.shape[1] :] = new
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,10 @@ class ScatteredPages:
             pages.index_copy_(0, self.new_page_ids, new.reshape(-1, *pages.shape[1:]))
         elif self.new_slots is not None:
             pages.view(-1, *pages.shape[2:]).index_copy_(0, self.new_slots, new.flatten(0, 1))
+
+    def write_and_read(self, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        self.write(pages, new)
+        return self.read(pages)
 
 
 PageLayout = EvenPages | ScatteredPages

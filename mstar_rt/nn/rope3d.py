@@ -86,6 +86,6 @@ def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     has the dtype of `heads`. Complex arithmetic takes half the time of multiplying by cosines and swapped channels by
     sines (0.24 against 0.56 ms for 96 x 18 tokens of 8 heads of 32 channels).
     """
-    pairs = torch.view_as_complex(heads.to(torch.float32).unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(heads.to(torch.float32).view(*heads.shape[:-1], -1, 2))
     rotated = (pairs * rotation.turn).addcmul_(pairs.conj(), rotation.mirror)
     return torch.view_as_real(rotated).flatten(-2).to(heads.dtype)

@@ -40,8 +40,7 @@ def paged_attention(plan: AttentionPlan, layer: int) -> Attend:
     """Attention of one layer of a planned step: B sequences, each with one block of N tokens."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        attended = plan.run(layer, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))
-        return attended.unflatten(0, q.shape[:2])
+        return plan.run(layer, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).view(q.shape)
 
     return attend
 
@@ -68,7 +67,7 @@ class SelfAttention(nn.Module):
         dim = self.qkv.in_features
         columns = ALL if last - first == 3 else slice(first * dim, last * dim)
         projected = self.qkv(norm(x), columns=columns)
-        parts = projected.unflatten(-1, (last - first, self.num_heads, self.head_dim))
+        parts = projected.view(*x.shape[:-1], last - first, self.num_heads, self.head_dim)
         turned = rotate(parts[..., : 2 - first, :, :], rotation).unbind(-3)
         return turned if last < 3 else (*turned, parts[..., 2 - first, :, :])
 
@@ -112,7 +111,8 @@ class Block(nn.Module):
 
         Of the others only what the cache keeps is computed. Returns: [read blocks, N - first_token, D].
         """
-        if blocks is None:
+        if blocks is None or len(blocks) == len(x):
+            blocks = None
             q, k, v = self.attn.project(x, self.norm1, rotation, 0, 3)
         else:
             k, v = self.attn.project(x, self.norm1, rotation, 1, 3)
@@ -122,7 +122,7 @@ class Block(nn.Module):
             x = x[list(blocks)]
             (q,) = self.attn.project(x, self.norm1, _of_blocks(rotation, blocks), 0, 1)
         attended = plan.run(layer, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), blocks)
-        attended = attended.flatten(1).unflatten(0, x.shape[:2])
+        attended = attended.reshape(x.shape)
         return self.mlp(self.attn.proj(attended[:, first_token:], residual=x[:, first_token:]), self.norm2)
 
 

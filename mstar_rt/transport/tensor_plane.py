@@ -248,7 +248,7 @@ class ArenaPlane:
                 loop.call_later(self._release_delay_s, self._flush_if_open)
 
     def _most_pending_bytes(self, owner: str) -> int:
-        """What may wait of an owner's arena: little of a small one, which would be full of what nobody reads any more."""
+        """What may wait of an owner's arena: little of a small one, which would fill with what nobody reads."""
         attached = self._attached.get(owner)
         return min(RELEASE_BATCH_BYTES, len(attached[1]) // RELEASE_BATCH_SHARE) if attached else RELEASE_BATCH_BYTES
 

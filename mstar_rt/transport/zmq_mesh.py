@@ -189,13 +189,14 @@ class ZmqEndpoint:
 
     def hand(self, frame: bytes) -> None:
         """A message from an endpoint of the same mesh, from any thread."""
-        if self._closed:
-            return
-        self._handed.append(frame)
-        if self._watch is not None and self._watch.is_on_running_loop():
-            self._watch.wake()
-        else:
-            os.eventfd_write(self._handed_fd, 1)
+        with self._send_lock:  # after close() the number of the descriptor may be another file's
+            if self._closed:
+                return
+            self._handed.append(frame)
+            if self._watch is not None and self._watch.is_on_running_loop():
+                self._watch.wake()
+            else:
+                os.eventfd_write(self._handed_fd, 1)
 
     def receive(self, timeout_s: float | None) -> list[Envelope]:
         self._prepare()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -106,6 +107,12 @@ def test_closing_a_plan_stream_cancels_the_search(client: Client, runtime: ToyRu
     assert isinstance(first, PlanImprovement)
     stream.close()  # type: ignore[attr-defined]
     runtime.wait_for(CancelRequest)
+
+
+def test_a_stream_outlives_the_client_object_that_made_it(runtime: ToyRuntime) -> None:
+    stream = connect(runtime.address).rollout("toy", FRAME, np.ones((2, 7)), STATE)
+    gc.collect()
+    assert [step.step for step in stream] == [0, 1]
 
 
 def test_cancelling_a_rollout(client: Client, runtime: ToyRuntime) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mstar_rt.errors import PagesExhausted
+from mstar_rt.nn import attention_dense
 from mstar_rt.nn.attention import AttentionStep, StepKind, select_backend
 from mstar_rt.nn.attention_cpu import CpuAttention
 from mstar_rt.nn.attention_pages import EvenPages, ScatteredPages
@@ -17,7 +18,12 @@ from tests.nn.paged_twin import Twin, histories
 CAUSAL, BLOCK, TRANSIENT = StepKind.CAUSAL_APPEND, StepKind.BLOCK_APPEND, StepKind.TRANSIENT_BLOCK
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.fixture(autouse=True)
+def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_dense, "MIN_SCORES", attention_dense.MIN_SCORES)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=histories(),
     page_size=st.integers(1, 6),
@@ -25,8 +31,11 @@ CAUSAL, BLOCK, TRANSIENT = StepKind.CAUSAL_APPEND, StepKind.BLOCK_APPEND, StepKi
     num_kv_heads=st.integers(1, 2),
     q_heads_per_kv_head=st.integers(1, 3),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    min_scores=st.sampled_from([0, attention_dense.MIN_SCORES]),
 )
-def test_any_history_equals_dense_attention(changes: list, dtype: torch.dtype, **shape: int) -> None:
+def test_any_history_equals_dense_attention(changes: list, dtype: torch.dtype, min_scores: int, **shape: int) -> None:
+    """`min_scores` sends bfloat16 through both of its ways."""
+    attention_dense.MIN_SCORES = min_scores
     twin = Twin(num_pages=600, dtype=dtype, **shape)
     twin.live_through(changes)
     for table in twin.tables:
@@ -34,7 +43,7 @@ def test_any_history_equals_dense_attention(changes: list, dtype: torch.dtype, *
     assert twin.pool.allocator.num_free == twin.pool.num_pages
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     block=st.integers(1, 6),
     num_sequences=st.integers(1, 9),

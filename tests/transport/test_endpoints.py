@@ -86,6 +86,27 @@ def test_messages_wait_for_a_peer_that_comes_later(open_endpoint: Opener) -> Non
     assert messages(receive(open_endpoint("worker/3"), 1)) == [PeerGone("early")]
 
 
+def test_messages_from_before_and_after_a_peer_opens_keep_their_order(open_endpoint: Opener) -> None:
+    server = open_endpoint("server")
+    for ask_id in range(3):
+        server.send("conductor", AskStats("server", ask_id))
+    conductor = open_endpoint("conductor")
+    for ask_id in range(3, 6):
+        server.send("conductor", AskStats("server", ask_id))
+    assert messages(receive(conductor, 6)) == [AskStats("server", ask_id) for ask_id in range(6)]
+
+
+async def test_a_peer_on_the_same_loop_and_one_on_a_thread_reach_a_waiting_receiver(open_endpoint: Opener) -> None:
+    server, conductor = open_endpoint("server"), open_endpoint("conductor")
+    for send in (server.send, lambda *message: asyncio.get_running_loop().run_in_executor(None, server.send, *message)):
+        waiting = asyncio.create_task(conductor.receive_async())
+        await asyncio.sleep(0)
+        sent = send("conductor", Drain())
+        assert messages(await asyncio.wait_for(waiting, DEADLINE_S)) == [Drain()]
+        if sent is not None:
+            await sent
+
+
 def test_a_peer_that_reopens_is_reached_again(open_endpoint: Opener) -> None:
     server = open_endpoint("server")
     for life in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -179,28 +180,38 @@ def test_trees_and_flat_searches_share_steps(driver: Any, make_request: Any) -> 
         torch.testing.assert_close(one.emitted["plan_actions"], other.emitted["plan_actions"], rtol=0, atol=1e-4)
 
 
-def test_a_tree_takes_fewer_pages(driver: Any) -> None:
-    scene = random_scene(1, 1, 3, SHAPE, seed=11)
-    given = scene.context | {"goal_latents": GOALS[:1]}
+def most_pages(driver: Any, given: Mapping[str, torch.Tensor], **options: Any) -> int:
+    """That a plan holds at once, between its steps."""
     allocator = next(iter(driver.loaded.pools.values())).allocator
-    peaks = []
-    for branching in ((), (2.0, 4.0, 4.0)):
-        held = []
-        engine = driver.loaded.engines["predict"]
-        run = engine.run
+    held = []
+    engine = driver.loaded.engines["predict"]
+    run = engine.run
 
-        def counting(calls: Any, run: Any = run, held: list[int] = held) -> Any:
-            results = run(calls)
-            held.append(allocator.num_held)
-            return results
+    def counting(calls: Any) -> Any:
+        results = run(calls)
+        held.append(allocator.num_held)
+        return results
 
-        engine.run = counting
-        driver.run_one(
-            "plan", given, rollout_horizon=3, num_samples=32, num_elites=4, num_iterations=3, tree_branching=branching
-        )
-        engine.run = run
-        peaks.append(max(held))
-    assert peaks == [64, 10]
+    engine.run = counting
+    driver.run_one("plan", given, num_elites=4, num_iterations=3, **options)
+    engine.run = run
+    return max(held)
+
+
+def test_a_tree_takes_fewer_pages(driver: Any) -> None:
+    given = random_scene(1, 1, 3, SHAPE, seed=11).context | {"goal_latents": GOALS[:1]}
+    options = {"rollout_horizon": 3, "num_samples": 32}
+    assert most_pages(driver, given, **options) == 64
+    assert most_pages(driver, given, tree_branching=(2.0, 4.0, 4.0), **options) == 10
+
+
+def test_what_a_tree_has_left_behind_is_free_when_its_window_slides(driver: Any) -> None:
+    """Rows of later steps are made anew then, so that those which they came from are of no use."""
+    given = random_scene(1, 1, 6, SHAPE, seed=11).context | {"goal_latents": GOALS[:1]}
+    options = {"rollout_horizon": 6, "num_samples": 32, "context_window": 3, "window_stride": 1}
+    tree = {"tree_branching": (8.0, 1.0, 1.0, 2.0, 1.0, 2.0)}
+    assert most_pages(driver, given, **options) == 32 * 3
+    assert most_pages(driver, given, **options, **tree) == 32 * 3
 
 
 class StepFailed(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,8 +157,7 @@ class Predict:
     def _first(self, call: NodeCall, turn: Turn) -> list[Any]:
         """Sequences that hold the past and nothing else; what an earlier search iteration left is given up."""
         sequences, past, has_past = call.sequences, past_label(call), turn.num_past > 0
-        for label in [label for label in sequences if isinstance(label, tuple) and isinstance(label[0], int)]:
-            sequences.release(label)
+        _release_others(call, range(turn.num_rows))
         if turn.is_last:
             return [sequences.get(past)] * turn.num_rows
         tables = []
@@ -171,8 +170,10 @@ class Predict:
         return tables
 
     def _slid(self, call: NodeCall, turn: Turn) -> list[Any]:
-        """Sequences that hold what is seen of the past, at its new positions, and nothing else."""
+        """Sequences that hold what is seen of the past, at its new positions, and nothing else; those from which the
+        rows of a tree came are given up."""
         sequences, labels = call.sequences, [_label(row, turn.step, call) for row in range(turn.num_rows)]
+        _release_others(call, labels)
         if turn.start < turn.num_past:
             past = slid_label(call, turn.start)
             return [sequences.fork(past, label) for label in labels]
@@ -180,6 +181,14 @@ class Predict:
         for table in tables:
             table.truncate(0)
         return tables
+
+
+def _release_others(call: NodeCall, labels: Collection[Hashable]) -> None:
+    """Give up the imagined sequences that are not among these."""
+    kept = frozenset(labels)
+    for label in [label for label in call.sequences if label not in kept]:
+        if isinstance(label[0] if isinstance(label, tuple) else label, int):
+            call.sequences.release(label)
 
 
 def _label(row: int, step: int, call: NodeCall) -> int | tuple[int, int]:

@@ -122,7 +122,7 @@ class ActionPredictor(nn.Module):
         frames = [position // self.config.frame_tokens for position in positions]
         self._check_frames(max(frames) + 1)
         table = self._rotation(device)
-        if len(set(frames)) == 1:
+        if min(frames) == max(frames):
             return Rotation(*(part[frames[0]] for part in table))
         index = torch.tensor(frames, device=device)
         return Rotation(*(part[index] for part in table))
