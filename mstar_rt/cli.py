@@ -127,7 +127,7 @@ def _check(args: argparse.Namespace, _: list[str]) -> int:
     placement = place_models(config, models)
     check_edge_config(edge_config(config))
     for model in models.values():
-        if model.checkpoint and not Path(model.checkpoint).is_file():
+        if model.checkpoint and not Path(model.checkpoint).exists():
             raise ConfigError(f"model {model.name!r}: no weights file at {model.checkpoint}; check the path")
     print(f"{args.config}: deployment {config.name!r} on {config.server.host}:{config.server.port}")
     for line in report(config, models, placement):

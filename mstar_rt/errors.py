@@ -91,7 +91,10 @@ class CheckpointError(FailedPrecondition):
 
 
 class PagesExhausted(ResourceExhausted):
-    """No free pages: retryable, the caller keeps the request queued until pages return."""
+    """No free pages: retryable, the caller keeps the request queued until pages return.
+
+    The message has the numbers only: whoever refuses a request for good says what to change.
+    """
 
 
 class SharedMemoryExhausted(ResourceExhausted):

@@ -49,8 +49,7 @@ class PageAllocator:
         """
         if num_pages > len(self._free):
             raise PagesExhausted(
-                f"{num_pages} cache pages were asked for and {len(self._free)} of {self.num_pages} are free: "
-                "retry when running requests have released theirs, or give the cache more pages"
+                f"{num_pages} cache pages were asked for and {len(self._free)} of {self.num_pages} are free"
             )
         return [after := self._take_one(after) for _ in range(num_pages)]
 

@@ -54,7 +54,7 @@ def rewrite(tables: Sequence[PageTable], kept: Sequence[int], counts: Sequence[i
     if num_needed > num_free:
         raise PagesExhausted(
             f"{len(tables)} sequences from another rank need {num_needed} cache pages and {num_free} are free or "
-            "become free: retry when running requests have released theirs, or give the cache more pages"
+            "become free"
         )
     for table, num_kept in zip(tables, kept, strict=True):
         if num_kept < table.length:
@@ -101,6 +101,5 @@ def _check_pages(tables: Sequence[PageTable], counts: Sequence[int]) -> None:
     if num_needed > allocator.num_free:
         raise PagesExhausted(
             f"a batch of {len(tables)} sequences needs {num_needed} cache pages and {allocator.num_free} of "
-            f"{allocator.num_pages} are free: retry when running requests have released theirs, "
-            "or give the cache more pages"
+            f"{allocator.num_pages} are free"
         )

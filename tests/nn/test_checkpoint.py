@@ -33,6 +33,14 @@ def test_a_meta_module_gets_copies_in_the_chosen_dtype() -> None:
     assert module.bias.grad is not None
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(value: float) -> None:
+    broken = weights()
+    broken["weight"][1, 2] = value
+    with pytest.raises(CheckpointError, match="file has NaN or infinity in 'weight'"):
+        load(broken)
+
+
 def test_every_fault_is_named_and_nothing_is_loaded() -> None:
     kept = nn.Linear(3, 2)
     before = kept.weight.clone()

@@ -198,6 +198,11 @@ def test_a_warm_start_is_moved_into_the_clients_bounds() -> None:
         ({"action_low": [0.01] + [0] * 6}, {"pinned_dims": (0.0,), "pinned_values": (0.0,)}, "pinned to 0, outside"),
         ({"action_high": [0.05] * 3 + [0] * 3 + [0.5]}, {"close_gripper_step": 0}, "closes the gripper to 1, over"),
         ({"action_high": [0.01] + [0.05] * 6, "initial_mean": [[0.02] + [0] * 6]}, {}, "'initial_mean' has x from"),
+        (
+            {"initial_mean": [[0, 0, 0.04, 0, 0, 0, 0]]},
+            {"pinned_dims": (2.0,), "pinned_values": (0.01,)},
+            "'initial_mean' has z up to 0.04, which is pinned to 0.01",
+        ),
         ({}, {"temperature": 0.1}, "'temperature' is 0.1, but planner is 'cem'"),
         ({}, {"tree_branching": (60.0, 1.0)}, "2 entries, expected one per step: rollout_horizon is 1"),
         ({}, {"tree_branching": (6.0,)}, "makes 6 candidates, and num_samples is 60: give num_samples=6"),

@@ -102,6 +102,7 @@ def test_goals_that_do_not_fit_are_refused(driver: Any) -> None:
     wanted = {"output": "goal_distance"}
     cases: list[tuple[dict[str, torch.Tensor], dict[str, Any], str]] = [
         (one, {}, "a goal is given, but option 'output' is 'latents'"),
+        ({}, {"cost": "l2"}, "'cost' is 'l2', but option 'output' is 'latents'"),
         (several, wanted, "there are 4 goals and option 'goal_use' is 'last', expected one goal"),
         ({"goal_latents": GOALS[:3]}, {**wanted, "goal_use": "per_step"}, "3 goals .* rollout_horizon is 4"),
         (one | {"goal_weights": WEIGHTS[:1]}, wanted, "goal_weights are given for one goal"),

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from reference_video import IMAGE, published, reference, saved
 
+from mstar_rt.cli import main
 from mstar_rt.errors import CheckpointError, ConfigError, NotFound
 from world_models.vjepa2_video.checkpoint import load_network, random_network
 from world_models.vjepa2_video.config import PRESETS, VideoConfig, preset
@@ -255,3 +257,11 @@ def test_random_networks_repeat_in_the_chosen_dtype(config: VideoConfig) -> None
     first, second = (random_network(config, "predictor", 5, dtype=torch.bfloat16) for _ in range(2))
     assert torch.equal(first.predictor_proj.weight, second.predictor_proj.weight)
     assert {weight.dtype for weight in first.parameters()} == {torch.bfloat16}
+
+
+def test_check_takes_a_folder_of_weights(tmp_path: Path) -> None:
+    folder = saved(reference(), tmp_path / "published")
+    data = {"name": "video", "models": [{"name": "video", "family": "vjepa2", "checkpoint": str(folder)}]}
+    config = tmp_path / "video.yaml"
+    config.write_text(yaml.safe_dump(data))
+    assert main(["check", str(config)]) == 0

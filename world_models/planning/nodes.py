@@ -204,9 +204,21 @@ def _searched(
             f"max_displacement = {settings.max_norm:.4g}"
         )
     searched = cem.without_rotation(actions)
+    _check_pins(searched, settings)
     if bounds is not None:
         _check_inside(searched, settings, bounds)
     return searched
+
+
+def _check_pins(mean: torch.Tensor, settings: cem.CemSettings) -> None:
+    """A pinned dimension may be left at rest; any other value than its pin would be ignored."""
+    for dimension, value in settings.pins.items():
+        given = mean[:, dimension]
+        if bool(((given != 0) & ((given - value).abs() > REACH_TOLERANCE)).any()):
+            raise InvalidArgument(
+                f"tensor 'initial_mean' has {AXES[dimension]} up to {float(given.abs().max()):g}, which is pinned to "
+                f"{value:g}: give that or 0, or other pins"
+            )
 
 
 def _check_inside(mean: torch.Tensor, settings: cem.CemSettings, bounds: cem.Bounds) -> None:

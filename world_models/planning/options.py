@@ -13,6 +13,7 @@ NUM_SEARCH_DIMS = 4
 """x, y, z, gripper: the planner leaves rotation at zero."""
 PLANNERS = ("cem", "mppi")
 COST_KINDS = ("l1", "l2", "cosine")
+DEFAULT_COST = "l1"
 GOAL_USES = ("last", "per_step", "nearest")
 DEFAULT_TEMPERATURE = 0.005
 """Among the best of 0.003 to 0.03 on the shipped model. Latents are layer-normed: other models cost alike."""
@@ -68,7 +69,7 @@ def plan_params(defaults: PlannerDefaults, max_frames: int) -> tuple[ParamSpec, 
     )  # fmt: skip
 
 
-def cost_param(default: str = "l1") -> ParamSpec:
+def cost_param(default: str = DEFAULT_COST) -> ParamSpec:
     """How latents are compared, in `plan` and in `rollout`; cost.py has the formulas."""
     doc = (
         "distance of latents: l1 mean absolute difference; l2 root mean square of each patch, mean over patches; "

@@ -9,7 +9,7 @@ import torch
 from mstar_rt.errors import FailedPrecondition, InvalidArgument
 from mstar_rt.model import NodeCall, NodeResult
 from world_models.planning.cost import LAST, NEAREST, PER_STEP
-from world_models.planning.options import GOAL_USES
+from world_models.planning.options import DEFAULT_COST, GOAL_USES
 from world_models.vjepa2.encoder import Encoder
 from world_models.vjepa2.processor import checked_finite, normalise_frames
 
@@ -65,6 +65,11 @@ class ObserveGoal(Encode):
 
     def _result(self, call: NodeCall, given: torch.Tensor | None) -> NodeResult:
         is_wanted = call.params.get("output", "goal_distance") == "goal_distance"
+        if not is_wanted and call.params["cost"] != DEFAULT_COST:
+            raise InvalidArgument(
+                f"option 'cost' is {call.params['cost']!r}, but option 'output' is {call.params['output']!r}: a cost "
+                "counts with 'goal_distance' alone"
+            )
         if given is None:
             _check_nothing_given(call)
             goal, weights, mode = self._kept(call) if is_wanted else self._none()
