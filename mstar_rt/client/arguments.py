@@ -50,9 +50,23 @@ def count(name: str, value: object) -> int | None:
     """Raises:  InvalidArgument: neither None nor a whole number from 1 to 2^32 - 1."""
     if value is None:
         return None
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
+    if not _is_whole(value) or not 1 <= value <= MAX_COUNT:  # type: ignore[operator]
         raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 1")
-    return int(value)
+    return int(value)  # type: ignore[call-overload]
+
+
+def whole(value: object) -> int:
+    """Raises:  TypeError: not a whole number, whose sentence says what is expected."""
+    if not _is_whole(value):
+        raise TypeError("a whole number is expected")
+    return int(value)  # type: ignore[call-overload]
+
+
+def number(value: object) -> float:
+    """Raises:  TypeError: not a number, whose sentence says what is expected."""
+    if not _is_number(value):
+        raise TypeError("a number is expected")
+    return float(value)  # type: ignore[arg-type]
 
 
 def address(value: object) -> str:
@@ -68,6 +82,10 @@ def address(value: object) -> str:
 
 def _is_port(port: str) -> bool:
     return port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

@@ -15,9 +15,15 @@ from mstar_rt.client.blocking_session import LAST_ANSWERS
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import error_from_call, error_from_detail
 from mstar_rt.client.messages import Images, Numbers
-from mstar_rt.client.observation_chain import ObservationChain
+from mstar_rt.client.observation_chain import MAX_UNANSWERED, ObservationChain
 from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.protos import world_model_pb2 as wire
+
+
+class _Observation:
+    """One of a history, from when it is asked for until it is answered; its id is known once it is sent."""
+
+    message_id: int | None = None
 
 
 class AsyncWorldModelSession:
@@ -31,7 +37,10 @@ class AsyncWorldModelSession:
         self.events: list[results.SessionEvent] = []
         self.observed: results.Observed | None = None
         self._keeps_history = opening.HasField("context_window")
-        self._chain = ObservationChain()
+        self._chain: ObservationChain[_Observation] = ObservationChain()
+        self._observing: dict[int, _Observation] = {}
+        self._fewer = asyncio.Event()
+        self._turn = asyncio.Lock()
         self.session_id = ""
         self._connection = connection
         self._opened = False
@@ -85,11 +94,11 @@ class AsyncWorldModelSession:
         executed_action: Numbers | None = None,
     ) -> int:
         """Replace the newest observation, also while a plan runs; returns its message id. In a session with
-        `context_window` it is one new frame of the history, which takes its turn.
+        `context_window` it is one new frame of the history, which takes its turn: it waits while several before it
+        are unanswered, and fails if the one before it does.
         """
         context = messages.context(frames, state, latents, context_actions, context_states, extrinsics)
-        follows = self._chain.newest if self._keeps_history else None
-        observation = requests.observe(context, executed_action, follows)
+        observation = requests.observe(context, executed_action, None)
         return int((await self._ask(observe=observation)).answers)
 
     async def plan(
@@ -174,12 +183,10 @@ class AsyncWorldModelSession:
 
     async def _answers(self, **command: Any) -> AsyncIterator[wire.SessionResponse]:
         """The answers to one message, in order, to the last. Left early, it takes the message back."""
-        message_id, incoming = self._watch()
-        if "observe" in command:
-            self._chain.sent(message_id)
+        message_id, incoming, writing = await self._send(command)
         ended = False
         try:
-            await self._written(self._write(wire.SessionRequest(message_id=message_id, **command)))
+            await self._written(writing)
             while not ended:
                 answer = await incoming.get()
                 if isinstance(answer, MstarError):
@@ -193,6 +200,42 @@ class AsyncWorldModelSession:
             del self._waiting[message_id]
             if not ended and self._ended is None:
                 self._take_back(message_id)
+
+    async def _send(
+        self, command: dict[str, Any]
+    ) -> tuple[int, asyncio.Queue[wire.SessionResponse | MstarError], asyncio.Task[None]]:
+        """In the order of the calls, so that nothing overtakes an observation that waits for others' answers."""
+        observation = _Observation() if "observe" in command and self._keeps_history else None
+        if observation is not None:
+            self._chain.sent(observation)
+        try:
+            async with self._turn:
+                if observation is not None:
+                    await self._wait_for_answers()
+                    command["observe"].MergeFrom(wire.Observe(follows=self._followed_by(observation)))
+                message_id, incoming = self._watch()
+                writing = self._write(wire.SessionRequest(message_id=message_id, **command))
+        except BaseException:
+            if observation is not None:
+                self._chain.failed(observation)
+            raise
+        if observation is not None:
+            observation.message_id = message_id
+            self._observing[message_id] = observation
+        return message_id, incoming, writing
+
+    async def _wait_for_answers(self) -> None:
+        """Until few enough observations are on their way, or the stream has ended."""
+        while len(self._observing) >= MAX_UNANSWERED and self._ended is None:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    def _followed_by(self, observation: _Observation) -> int | None:
+        """Raises:  FailedPrecondition: one that was asked for before has failed."""
+        if self._ended is None and observation not in self._chain:
+            raise FailedPrecondition("an observation before this one has failed: observe again from the newest")
+        followed = self._chain.followed_by(observation) if observation in self._chain else None
+        return None if followed is None else followed.message_id
 
     def _watch(self) -> tuple[int, asyncio.Queue[wire.SessionResponse | MstarError]]:
         self._connection.check_open()
@@ -250,9 +293,8 @@ class AsyncWorldModelSession:
                 kind = answer.WhichOneof("answer")
                 if kind == "observed":
                     self.observed = answers.observed(answer.answers, answer.observed)
-                    self._chain.accepted(answer.answers)
-                elif kind == "error":
-                    self._chain.failed(answer.answers)
+                if kind in ("observed", "error"):
+                    self._note(answer.answers, accepted=kind == "observed")
                 if kind == "event":
                     self.events.append(answers.event(answer.answers, answer.event))
                 elif (incoming := self._waiting.get(answer.answers)) is not None:
@@ -261,8 +303,20 @@ class AsyncWorldModelSession:
             ended = error_from_call(error, self._connection.address)
         finally:
             self._ended = ended
+            self._fewer.set()
             for incoming in self._waiting.values():
                 incoming.put_nowait(ended)
+
+    def _note(self, message_id: int, accepted: bool) -> None:
+        """What became of an observation of the history, if the message is one."""
+        observation = self._observing.pop(message_id, None)
+        if observation is None:
+            return
+        self._fewer.set()
+        if accepted:
+            self._chain.accepted(observation)
+        else:
+            self._chain.failed(observation)
 
     def _unavailable(self) -> MstarError:
         return Unavailable(f"the session at {self._connection.address} has ended: open another one")

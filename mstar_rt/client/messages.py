@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 
 from mstar_rt.client import arguments
 from mstar_rt.errors import InvalidArgument
@@ -28,6 +29,11 @@ ROLLOUT_OUTPUTS = {
     "last_latent": wire.Rollout.OUTPUT_LAST_LATENT,
     "goal_distance": wire.Rollout.OUTPUT_GOAL_DISTANCE,
 }
+
+_WHOLE = (
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+)  # fmt: skip
 
 
 def frames(images: Images) -> tensor_pb2.Frames:
@@ -137,11 +143,14 @@ def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
     """Options by name: those of PlannerOptions, any others as options of the model, which refuses what it
     does not know.
 
-    `pinned` is {dimension: value}; an option with a few choices is given as text, one of those that `describe` lists.
+    `pinned` is {dimension: value}, {} pins none; an option with a few choices is given as text, one of those that
+    `describe` lists.
     Raises:  InvalidArgument: a value of the wrong kind.
     """
     message = wire.PlannerOptions()
     for name, value in options.items():
+        if value is None and name == "tree_branching":
+            raise InvalidArgument(f"option {name!r} is None, leave it out, or give () for flat sampling")
         if value is None:
             raise InvalidArgument(f"option {name!r} is None, leave it out to get the default")
         try:
@@ -154,21 +163,57 @@ def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
 def _set_planner_option(message: wire.PlannerOptions, name: str, value: Any) -> None:
     field = wire.PlannerOptions.DESCRIPTOR.fields_by_name.get(name)
     if field is None or name == "model_options":
-        message.model_options[name].CopyFrom(option_value(name, value))
+        _set_model_option(message, name, value)
     elif name == "pinned":
-        message.pinned.extend(wire.PinnedDimension(dimension=d, value=v) for d, v in sorted(value.items()))
+        _set_pins(message, value)
     elif name == "tree_branching":
-        message.tree_branching.extend(value)
+        _set_branching(message, value)
     elif field.enum_type is not None:
-        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
-        known = field.enum_type.values_by_name.get(prefix + str(value).upper())
-        if known is None or known.number == 0:
-            raise LookupError("no model has that choice, `describe` lists those of yours")
-        setattr(message, name, known.number)
+        setattr(message, name, _enum_number(field.enum_type, value))
     elif field.message_type is not None:
         getattr(message, name).CopyFrom(numbers(value, name))
+    elif field.cpp_type in _WHOLE:
+        setattr(message, name, arguments.whole(value))
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        setattr(message, name, arguments.number(value))
     else:
         setattr(message, name, value)
+
+
+def _set_model_option(message: wire.PlannerOptions, name: str, value: Any) -> None:
+    if name in message.model_options:
+        raise ValueError("another option says the same: give one of them")
+    message.model_options[name].CopyFrom(option_value(name, value))
+
+
+def _set_pins(message: wire.PlannerOptions, pins: Any) -> None:
+    """None at all is said under the names by which models declare it: an empty field would mean the default."""
+    if not isinstance(pins, Mapping):
+        raise TypeError("a mapping {dimension: value} is expected")
+    if not pins:
+        _set_model_option(message, "pinned_dims", ())
+        _set_model_option(message, "pinned_values", ())
+    values = {arguments.whole(dimension): arguments.number(value) for dimension, value in pins.items()}
+    message.pinned.extend(wire.PinnedDimension(dimension=d, value=v) for d, v in sorted(values.items()))
+
+
+def _set_branching(message: wire.PlannerOptions, branching: Any) -> None:
+    """Flat sampling is said as an option of the model: an empty field would mean the session's default."""
+    if isinstance(branching, (str, bytes)) or not isinstance(branching, (Sequence, np.ndarray)):
+        raise TypeError("a sequence of whole numbers is expected, () for flat sampling")
+    if not len(branching):
+        _set_model_option(message, "tree_branching", ())
+    message.tree_branching.extend(arguments.whole(branches) for branches in branching)
+
+
+def _enum_number(enum: Any, value: Any) -> int:
+    """ "l1" -> COST_L1 of enum Cost."""
+    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
+    choices = {known.name.removeprefix(prefix).lower(): known.number for known in enum.values if known.number}
+    number = choices.get(str(value).lower())
+    if number is None:
+        raise LookupError(f"no model has that choice, `describe` lists which of {', '.join(choices)} yours has")
+    return number
 
 
 def option_value(name: str, value: Any) -> request_pb2.OptionValue:

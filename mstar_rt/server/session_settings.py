@@ -19,6 +19,9 @@ OBSERVE = "observe"
 SEED_RANGE = 2**63
 """Seeds are int64 from 0; a message id has one bit more."""
 
+TEMPERED_PLANNER = "mppi"
+"""Whose temperature it is that a session gives without a planner."""
+
 
 @dataclass(frozen=True)
 class SessionSettings:
@@ -36,7 +39,7 @@ class SessionSettings:
     def with_defaults(self, given: TaskInput, message_id: int) -> TaskInput:
         """A plan draws other noise than the one before, and the same noise for the same messages."""
         seed: dict[str, ParamValue] = {"seed": message_id % SEED_RANGE}
-        params = self._known("plan", seed | self.window) | self.planner.params | given.params
+        params = self._known("plan", seed | self.window) | self._inherited(given.params) | given.params
         return TaskInput("plan", self.planner.tensors | given.tensors, params)
 
     def with_window(self, given: TaskInput) -> TaskInput:
@@ -50,6 +53,13 @@ class SessionSettings:
         if options is not None:
             merged.MergeFrom(options)
         return runner.serving_options(merged, timer.arrived_ns)
+
+    def _inherited(self, given: dict[str, ParamValue]) -> dict[str, ParamValue]:
+        """The session's planner options, less those of its planner where a plan is made by another one."""
+        own = self.planner.params.get("planner", TEMPERED_PLANNER)
+        if given.get("planner", own) == own:
+            return self.planner.params
+        return {name: value for name, value in self.planner.params.items() if name != "temperature"}
 
     def _known(self, task: str, params: dict[str, ParamValue]) -> dict[str, ParamValue]:
         names = [spec.name for spec in self.model.task(task).params]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from toy_planner import Histories, planner_runtime
-from toy_runtime import PATCHES, SIZE, WIDTH, ToyRuntime
+from toy_runtime import PATCHES, SIZE, WIDTH, Job, ToyRuntime
 
 from mstar_rt.client import Client, RolloutDone, connect_async
+from mstar_rt.client.observation_chain import MAX_UNANSWERED
 from mstar_rt.errors import FailedPrecondition, InvalidArgument
 from mstar_rt.message import Submit
 
@@ -83,6 +85,131 @@ def test_observing_without_waiting_loses_nothing(client: Client, histories: Hist
         assert session.observed is not None
         assert session.observed.num_frames == 6
     assert list(histories.of.values()) == [[1, 2, 3, 4, 5, 6]]
+
+
+def hold_first_observation(runtime: ToyRuntime) -> Callable[[], None]:
+    """Returns what lets it go."""
+    let_go, script = asyncio.Event(), runtime.scripts["observe"]
+
+    async def held(job: Job) -> None:
+        await let_go.wait()
+        await script(job)
+
+    async def release() -> None:
+        let_go.set()
+
+    runtime.script("observe", held)
+    return lambda: runtime.run(release())
+
+
+def test_any_number_is_observed_without_waiting(
+    client: Client, runtime: ToyRuntime, histories: Histories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is answered only when the client stops to send and waits."""
+    release = hold_first_observation(runtime)
+    with client.session("planner", context_window=6) as session:
+        read = session._read
+
+        def release_and_read() -> None:
+            release()
+            read()
+
+        monkeypatch.setattr(session, "_read", release_and_read)
+        for value in range(60):
+            action = ACTION if value else None
+            last = session.observe(frame(value), STATE, executed_action=action, wait=False)
+            assert len(session._observing) <= MAX_UNANSWERED
+        assert session.plan(goal_frames=frame(9)).observation_id == last
+        assert not session._observing
+    assert list(histories.of.values()) == [list(range(60))]
+
+
+@pytest.mark.parametrize("bad", [0, 3, 30])
+def test_one_failed_observation_is_raised_once(client: Client, histories: Histories, bad: int) -> None:
+    """Each call is made once, whatever it raises."""
+    raised: list[Exception] = []
+    with client.session("planner", context_window=6) as session:
+        session.set_goal(frame(9))
+        for value in range(60):
+            size = 8 if value == bad else SIZE
+            try:
+                session.observe(frame(value, size), STATE, executed_action=ACTION, wait=False)
+            except InvalidArgument as error:
+                raised.append(error)
+        session.plan()
+    assert ["tensor 'frames' has shape" in str(error) for error in raised] == [True]
+    (history,) = histories.of.values()
+    assert history[:bad] == list(range(bad))
+    assert bad not in history
+    assert history[-1] == 59
+
+
+def test_closing_raises_nothing_for_those_that_follow_a_fault(client: Client, runtime: ToyRuntime) -> None:
+    release = hold_first_observation(runtime)
+    with client.session("planner", context_window=6) as session:
+        session.observe(frame(1, 8), STATE, wait=False)
+        for value in range(2, 7):
+            session.observe(frame(value), STATE, executed_action=ACTION, wait=False)
+        with pytest.raises(InvalidArgument, match="tensor 'frames' has shape"):
+            session.set_goal(frame(9))
+        release()
+
+
+async def test_tasks_that_observe_wait_for_one_another(runtime: ToyRuntime, histories: Histories) -> None:
+    release = hold_first_observation(runtime)
+    async with connect_async(runtime.address) as client, client.session("planner", context_window=6) as session:
+        observing = [
+            asyncio.ensure_future(session.observe(frame(value), STATE, executed_action=ACTION if value else None))
+            for value in range(60)
+        ]
+        planning = asyncio.ensure_future(session.plan(goal_frames=frame(9)))
+        await asyncio.to_thread(runtime.wait_for, Submit)
+        assert len(session._observing) == MAX_UNANSWERED
+        await asyncio.to_thread(release)
+        ids = await asyncio.gather(*observing)
+        assert ids == sorted(ids)
+        assert (await planning).observation_id == ids[-1]
+    assert list(histories.of.values()) == [list(range(60))]
+
+
+async def test_tasks_fail_with_an_observation_before_theirs(runtime: ToyRuntime, histories: Histories) -> None:
+    """Their actions began at a frame that is not there, also if they had not been sent when that was known."""
+    release = hold_first_observation(runtime)
+    async with connect_async(runtime.address) as client, client.session("planner", context_window=6) as session:
+        observing = [
+            asyncio.ensure_future(
+                session.observe(
+                    frame(value, 8 if value == 3 else SIZE), STATE, executed_action=ACTION if value else None
+                )
+            )
+            for value in range(20)
+        ]
+        await asyncio.to_thread(runtime.wait_for, Submit)
+        await asyncio.to_thread(release)
+        done = await asyncio.gather(*observing, return_exceptions=True)
+        assert [type(each) for each in done[:4]] == [int, int, int, InvalidArgument]
+        assert {type(each) for each in done[4:]} == {FailedPrecondition}
+        await session.observe(frame(77), STATE, executed_action=ACTION)
+    assert list(histories.of.values()) == [[0, 1, 2, 77]]
+
+
+async def test_an_observation_that_is_cancelled_before_it_is_sent_fails_those_after_it(
+    runtime: ToyRuntime, histories: Histories
+) -> None:
+    release = hold_first_observation(runtime)
+    async with connect_async(runtime.address) as client, client.session("planner", context_window=6) as session:
+        observing = [
+            asyncio.ensure_future(session.observe(frame(value), STATE, executed_action=ACTION if value else None))
+            for value in range(20)
+        ]
+        await asyncio.to_thread(runtime.wait_for, Submit)
+        observing[12].cancel()
+        await asyncio.to_thread(release)
+        done = await asyncio.gather(*observing, return_exceptions=True)
+        assert {type(each) for each in done[:12]} == {int}
+        assert {type(each) for each in done[13:]} == {FailedPrecondition}
+        await session.observe(frame(77), STATE, executed_action=ACTION)
+    assert list(histories.of.values()) == [[*range(12), 77]]
 
 
 def test_what_only_a_history_takes(client: Client) -> None:

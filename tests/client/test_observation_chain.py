@@ -11,7 +11,7 @@ from mstar_rt.client.observation_chain import ObservationChain
 
 
 def test_the_next_follows_the_last_that_is_not_known_to_have_failed() -> None:
-    chain = ObservationChain()
+    chain: ObservationChain[int] = ObservationChain()
     assert chain.newest is None
     chain.sent(2)
     assert chain.newest == 2
@@ -19,12 +19,14 @@ def test_the_next_follows_the_last_that_is_not_known_to_have_failed() -> None:
     chain.sent(3)
     chain.sent(4)
     assert chain.newest == 4
-    chain.failed(3)
+    assert chain.followed_by(4) == 3
+    assert chain.failed(3)
+    assert 4 not in chain
     assert chain.newest == 2, "4 follows 3, so it fails too"
     chain.sent(5)
-    chain.failed(4)
+    assert not chain.failed(4)
     assert chain.newest == 5, "the failure of 4 is no news, and none of 5"
-    chain.failed(1)
+    assert not chain.failed(1)
     chain.accepted(1)
     assert chain.newest == 5, "other messages are none of its business"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -254,6 +255,66 @@ async def close_the_client_before_it_connects(address: str) -> None:
 def test_what_waits_for_a_connection_ends_when_the_client_is_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody_answers:
         asyncio.run(close_the_client_before_it_connects(f"127.0.0.1:{nobody_answers.getsockname()[1]}"))
+
+
+def test_a_close_that_is_refused_has_no_effect(client: Client, runtime: ToyRuntime) -> None:
+    let_go, plan_script = asyncio.Event(), runtime.scripts["plan"]
+
+    async def held(job: Job) -> None:
+        await let_go.wait()
+        await plan_script(job)
+
+    async def release() -> None:
+        let_go.set()
+
+    runtime.script("plan", held)
+    with client.session("toy") as session, ThreadPoolExecutor(1) as other_thread:
+        session.observe(FRAME, STATE)
+        planning = other_thread.submit(session.plan, goal_frames=FRAME)
+        runtime.wait_for(Submit)
+        for _ in range(2):
+            with pytest.raises(FailedPrecondition, match="another thread waits"):
+                session.close()
+        with pytest.raises(FailedPrecondition, match="another thread waits"):
+            session.set_goal(FRAME)
+        runtime.run(release())
+        assert planning.result(timeout=10).num_iterations == 3
+        assert session.plan(goal_frames=FRAME).num_iterations == 3
+        assert not runtime.seen(CancelRequest)
+        assert not runtime.seen(CloseSession)
+        assert {submit.task for submit in runtime.seen(Submit)} == {"plan"}
+    runtime.wait_for(CloseSession)
+
+
+def test_what_a_call_of_another_fault_has_asked_for_is_taken_back(client: Client, runtime: ToyRuntime) -> None:
+    plan_script = runtime.scripts["plan"]
+    with client.session("toy") as session:
+        session.observe(FRAME, STATE)
+        runtime.script("plan", never)
+        session.observe(FRAME[:10], STATE, wait=False)
+        with pytest.raises(InvalidArgument, match="tensor 'frames' has shape"):
+            session.plan(goal_frames=FRAME)
+        runtime.script("plan", plan_script)
+        assert session.plan(goal_frames=FRAME).num_iterations == 3
+
+
+def test_closing_raises_a_refusal_that_nothing_has_raised(client: Client, runtime: ToyRuntime) -> None:
+    session = client.session("toy")
+    session.observe(FRAME[:10], STATE, wait=False)
+    with pytest.raises(InvalidArgument, match="tensor 'frames' has shape"):
+        session.close()
+    session.close()
+    runtime.wait_for(CloseSession)
+
+
+def test_each_observation_is_its_own_fault_where_no_history_is_kept(client: Client) -> None:
+    with client.session("toy") as session:
+        for _ in range(2):
+            session.observe(FRAME[:10], STATE, wait=False)
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="tensor 'frames' has shape"):
+                session.set_goal(FRAME)
+        session.set_goal(FRAME)
 
 
 def test_two_threads_that_wait_in_one_session_are_told_so(client: Client) -> None:

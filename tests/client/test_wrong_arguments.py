@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_runtime import PATCHES, SIZE, WIDTH, ToyRuntime
 
-from mstar_rt.client import Client, connect, connect_async
+from mstar_rt.client import Client, connect, connect_async, messages
 from mstar_rt.errors import FailedPrecondition, InvalidArgument, NotFound
 from mstar_rt.message import Submit
 
@@ -42,7 +42,23 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"timeout_s": -1}, "timeout_s is -1"),
     ({"criticality": []}, r"criticality is \[\], expected one of"),
     ({"cost": "unspecified"}, "option 'cost' cannot be 'unspecified': no model has that choice, `describe` lists"),
-    ({"pinned": 5}, "option 'pinned' cannot be 5"),
+    ({"cost": "x"}, "option 'cost' cannot be 'x': .* lists which of l1, l2, cosine yours has"),
+    ({"planner": "x"}, "option 'planner' cannot be 'x': .* lists which of cem, mppi yours has"),
+    ({"num_samples": 8.0}, r"option 'num_samples' cannot be 8\.0: a whole number is expected"),
+    ({"num_samples": True}, "option 'num_samples' cannot be True: a whole number is expected"),
+    ({"num_samples": None}, "option 'num_samples' is None, leave it out to get the default"),
+    ({"num_samples": 2**40}, "option 'num_samples' cannot be"),
+    ({"temperature": "hot"}, "option 'temperature' cannot be 'hot': a number is expected"),
+    ({"pinned": 5}, "option 'pinned' cannot be 5: a mapping {dimension: value} is expected"),
+    ({"pinned": [1]}, r"option 'pinned' cannot be \[1\]: a mapping {dimension: value} is expected"),
+    ({"pinned": {"x": 0.0}}, "option 'pinned' cannot be {'x': 0.0}: a whole number is expected"),
+    ({"pinned": {0: "x"}}, "option 'pinned' cannot be {0: 'x'}: a number is expected"),
+    ({"pinned": {-1: 0.0}}, "option 'pinned' cannot be {-1: 0.0}"),
+    ({"pinned_dims": (), "pinned": {}}, "option 'pinned' cannot be {}: another option says the same"),
+    ({"pinned": {}, "pinned_dims": ()}, r"option 'pinned_dims' cannot be \(\): another option says the same"),
+    ({"tree_branching": None}, r"option 'tree_branching' is None, leave it out, or give \(\) for flat sampling"),
+    ({"tree_branching": 4}, "option 'tree_branching' cannot be 4: a sequence of whole numbers is expected"),
+    ({"tree_branching": [2.0]}, r"option 'tree_branching' cannot be \[2\.0\]: a whole number is expected"),
     ({"spice": 2**70}, "option 'spice' is"),
     ({"spice": [10**400]}, "option 'spice' is"),
 ]
@@ -80,6 +96,24 @@ def test_latents_may_be_nested_lists(client: Client, runtime: ToyRuntime) -> Non
     list(client.rollout("toy", None, [[0.0] * 7], STATE, latents=latents))
     (submit,) = runtime.wait_for(Submit)
     assert submit.inputs["context_latents"].dtype == "float32"
+
+
+def test_no_pins_are_said_and_replace_those_of_the_session(client: Client, runtime: ToyRuntime) -> None:
+    with client.session("toy", pinned={2: 0.5, 0: 1}) as session:
+        session.observe(FRAME, STATE)
+        session.plan(goal_frames=FRAME)
+        session.plan(goal_frames=FRAME, pinned={})
+    client.plan(**RIGHT, pinned={})
+    pinned, *free = runtime.wait_for(Submit, 3)
+    assert (pinned.params["pinned_dims"], pinned.params["pinned_values"]) == ([0.0, 2.0], [1.0, 0.5])
+    for submit in free:
+        assert (submit.params["pinned_dims"], submit.params["pinned_values"]) == ([], [])
+
+
+def test_flat_sampling_is_said_and_not_left_out() -> None:
+    assert messages.planner({"tree_branching": np.array([4, 2])}).tree_branching == [4, 2]
+    flat = messages.planner({"tree_branching": ()})
+    assert flat.model_options["tree_branching"].WhichOneof("kind") == "numbers"
 
 
 ADDRESSES = [50051, "host:99999", "host:0", "host", "host:", ":50051", "", "::1:5", "http://host:80", "a b:80", None]
