@@ -114,7 +114,7 @@ def load_strict(
         key: _joined([weights[name] for name in names]).to(device=device, dtype=dtype, copy=True)
         for key, (names, _) in expected.items()
     }
-    broken = [key for key, tensor in copies.items() if not torch.isfinite(tensor.sum(dtype=torch.float32))]
+    broken = [key for key, tensor in copies.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise CheckpointError(f"{where} has NaN or infinity in {shown(broken)}; the file is damaged or training failed")
     module.load_state_dict(copies, assign=True)

@@ -50,13 +50,13 @@ def test_a_pin_beyond_what_a_candidate_may_move_is_refused(dimension: int, value
 
 
 @pytest.mark.parametrize("network", ["encoder", "predictor"])
-def test_weights_that_are_not_numbers_do_not_get_through_warm_up(
+def test_weights_that_overflow_do_not_get_through_warm_up(
     network: str, tmp_path: Path, make_driver: Callable[..., Any]
 ) -> None:
     """With the inputs that the server warms up with, every symbol of a shape being 1."""
     networks = random_networks(preset("tabletop"), seed=0)
     poisoned = getattr(networks, network)
-    next(p for name, p in poisoned.named_parameters() if name.endswith("norm.weight")).data.fill_(float("nan"))
+    next(p for name, p in poisoned.named_parameters() if name.endswith("norm.weight")).data.fill_(3e38)
     file = tmp_path / "tabletop.safetensors"
     save_networks(networks.encoder, networks.predictor, file, dtype=torch.float32)
     driver = make_driver({"preset": "tabletop"}, file)
