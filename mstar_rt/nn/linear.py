@@ -76,11 +76,6 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     return _linear(x, weight, bias)
 
 
-def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`linear`, then the exact (erf) GELU, in one pass over memory where nothing has to be kept for a gradient."""
-    return _linear(x, weight, bias, gelu=True)
-
-
 def _linear(
     x: torch.Tensor,
     weight: torch.Tensor,

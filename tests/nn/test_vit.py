@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mstar_rt.nn.linear import Linear, linear_gelu, pack
+from mstar_rt.nn.linear import Linear, pack
 from mstar_rt.nn.rope3d import grid_rotation, rotate, section_size
 from mstar_rt.nn.vit import Block, dense_attention, over_heads
 
@@ -81,7 +81,7 @@ def test_new_weights_and_copies_do_not_see_the_packed_ones() -> None:
 def test_fused_gelu_is_the_exact_one(num_rows: int) -> None:
     layer, x = Linear(256, 32), torch.linspace(-6, 6, num_rows * 256).reshape(num_rows, 256)
     with torch.no_grad():
-        fused = linear_gelu(x, layer.weight, layer.bias)
+        fused = layer(x, gelu=True)
         plain = functional.gelu(functional.linear(x, layer.weight, layer.bias))
     torch.testing.assert_close(fused, plain, rtol=0, atol=5e-6)
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 sys.path.insert(0, str(Path(__file__).parent))
 
 from composite_serving import composite, composite_deployment, start_composite
-from serving import GOLDEN, Serving, deployment, write_deployment, write_dimensions
+from serving import GOLDEN, Serving, deployment, serving_of, write_deployment, write_dimensions
 
 from mstar_rt.client import Client
 
@@ -45,12 +45,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Itera
     data["placement"] = [
         {"model": "tiny", "ranks": [0]}, {"model": "small", "ranks": [1]}, {"model": "cameras", "ranks": [0]},
     ]  # fmt: skip
-    running = Serving(write_deployment(tmp_path_factory.mktemp("serving"), data))
-    try:
-        yield running.wait()
-    finally:
-        said = running.end()
-    assert running.process.returncode == 0, said
+    with serving_of(write_deployment(tmp_path_factory.mktemp("serving"), data)) as running:
+        yield running
 
 
 @pytest.fixture

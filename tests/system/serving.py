@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -104,6 +105,17 @@ class Serving:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             return self.process.communicate()[1]
+
+
+@contextlib.contextmanager
+def serving_of(config: Path) -> Iterator[Serving]:
+    """A deployment from when it serves to its orderly end."""
+    running = Serving(config)
+    try:
+        yield running.wait()
+    finally:
+        said = running.end()
+    assert running.process.returncode == 0, said
 
 
 def is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from reference_video import IMAGE, PATCHES, published, reference, saved, some_patches, video
-from serving import Serving, assert_nothing_is_held, write_deployment
+from serving import Serving, assert_nothing_is_held, serving_of, write_deployment
 
 from mstar_rt.client import Client
 from mstar_rt.errors import InvalidArgument
@@ -50,12 +50,8 @@ def video_serving(theirs: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
             {"model": "published", "nodes": ["predict"], "ranks": [1]},
         ],
     }  # fmt: skip
-    running = Serving(write_deployment(folder, deployment))
-    try:
-        yield running.wait()
-    finally:
-        said = running.end()
-    assert running.process.returncode == 0, said
+    with serving_of(write_deployment(folder, deployment)) as running:
+        yield running
 
 
 @pytest.fixture

@@ -134,13 +134,7 @@ class VJepa2Config:
     @classmethod
     def from_json(cls, path: Path) -> VJepa2Config:
         """Raises: ConfigError: the file is missing, is not JSON, or has an unknown, missing or impossible value."""
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read the model's dimensions at {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"{path} is not valid JSON: {error}") from error
-        return cls.from_dict(values, source=str(path))
+        return cls.from_dict(read_json(path), source=str(path))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> VJepa2Config:
@@ -158,6 +152,16 @@ class VJepa2Config:
         if "planner" not in checked and checked["name"] in PRESETS:
             checked["planner"] = PRESETS[checked["name"]].planner
         return cls(**checked)
+
+
+def read_json(path: Path) -> Any:
+    """Raises: ConfigError: the file of dimensions is missing or is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the model's dimensions at {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
 
 
 def preset(name: str) -> VJepa2Config:

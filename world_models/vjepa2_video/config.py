@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import ConfigError, NotFound, nearest
-from world_models.vjepa2.config import EncoderConfig, check_heads, check_positive
+from world_models.vjepa2.config import EncoderConfig, check_heads, check_positive, read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +69,7 @@ class VideoConfig:
 
         Raises: ConfigError: no such file, another kind of model, or one that computes what is not served here.
         """
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read the model's dimensions at {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"{path} is not valid JSON: {error}") from error
+        values = read_json(path)
         if not isinstance(values, Mapping) or values.get("model_type") != MODEL_TYPE:
             raise ConfigError(f"{path} does not describe a model of model_type {MODEL_TYPE!r}")
         return cls._from_values(_Values(values, path), path)
