@@ -11,6 +11,7 @@ import numpy as np
 from mstar_rt.errors import GraphError, InvalidArgument, NotFound, nearest
 from mstar_rt.graph import WalkGraph
 from mstar_rt.model.declaration import check_declaration
+from mstar_rt.model.policy import PolicySpec, check_policy
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec, check_params, check_tensors
 
 LIFETIMES = ("walk", "request", "session")
@@ -89,6 +90,8 @@ class ServedModel:
     `node_outputs` are specifications of outputs by "node.slot". Workers with `check_outputs` hold every value against
     them, and against the outputs of the task where it is emitted.
 
+    `policy` makes it a model that Robot.Control serves.
+
     Raises: GraphError from the constructor, where the parts of the declaration do not fit together.
     """
 
@@ -103,9 +106,11 @@ class ServedModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     node_outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    policy: PolicySpec | None = None
 
     def __post_init__(self) -> None:
         check_declaration(self)
+        check_policy(self)
 
     @property
     def cache_lifetimes(self) -> dict[str, str]:

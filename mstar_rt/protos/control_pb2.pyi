@@ -89,14 +89,16 @@ class RobotSchema(_message.Message):
     def __init__(self, cameras: _Optional[_Iterable[_Union[CameraSchema, _Mapping]]] = ..., state: _Optional[_Union[VectorSchema, _Mapping]] = ..., action: _Optional[_Union[VectorSchema, _Mapping]] = ..., normalization: _Optional[str] = ...) -> None: ...
 
 class CameraSchema(_message.Message):
-    __slots__ = ("name", "height", "width")
+    __slots__ = ("name", "height", "width", "may_be_masked")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_MASKED_FIELD_NUMBER: _ClassVar[int]
     name: str
     height: int
     width: int
-    def __init__(self, name: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+    may_be_masked: bool
+    def __init__(self, name: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., may_be_masked: _Optional[bool] = ...) -> None: ...
 
 class VectorSchema(_message.Message):
     __slots__ = ("size", "names", "units")
@@ -107,6 +109,24 @@ class VectorSchema(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     units: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, size: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., units: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PolicySchema(_message.Message):
+    __slots__ = ("schema", "action_horizon", "takes_instruction", "num_observations", "normalizations", "chunking", "max_prefix_delay")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ACTION_HORIZON_FIELD_NUMBER: _ClassVar[int]
+    TAKES_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    NUM_OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZATIONS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKING_FIELD_NUMBER: _ClassVar[int]
+    MAX_PREFIX_DELAY_FIELD_NUMBER: _ClassVar[int]
+    schema: RobotSchema
+    action_horizon: int
+    takes_instruction: bool
+    num_observations: int
+    normalizations: _containers.RepeatedScalarFieldContainer[str]
+    chunking: _containers.RepeatedScalarFieldContainer[RealTimeChunking.Mode]
+    max_prefix_delay: int
+    def __init__(self, schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., action_horizon: _Optional[int] = ..., takes_instruction: _Optional[bool] = ..., num_observations: _Optional[int] = ..., normalizations: _Optional[_Iterable[str]] = ..., chunking: _Optional[_Iterable[_Union[RealTimeChunking.Mode, str]]] = ..., max_prefix_delay: _Optional[int] = ...) -> None: ...
 
 class RealTimeChunking(_message.Message):
     __slots__ = ("mode", "schedule", "max_guidance_weight", "prefix_attention_horizon", "delay", "ensemble_decay")
@@ -181,7 +201,7 @@ class ControlOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class Observation(_message.Message):
-    __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns")
+    __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns", "delay")
     class ImagesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +220,7 @@ class Observation(_message.Message):
     PREVIOUS_ACTIONS_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_FIELD_NUMBER: _ClassVar[int]
     seq: int
     epoch: int
     images: _containers.MessageMap[str, _tensor_pb2.Image]
@@ -211,10 +232,11 @@ class Observation(_message.Message):
     previous_actions: _tensor_pb2.Tensor
     noise: _tensor_pb2.Tensor
     client_time_ns: int
-    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., images: _Optional[_Mapping[str, _tensor_pb2.Image]] = ..., masked_cameras: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., budget_ms: _Optional[float] = ..., executed_index: _Optional[int] = ..., executed_chunk_seq: _Optional[int] = ..., previous_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., noise: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., client_time_ns: _Optional[int] = ...) -> None: ...
+    delay: int
+    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., images: _Optional[_Mapping[str, _tensor_pb2.Image]] = ..., masked_cameras: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., budget_ms: _Optional[float] = ..., executed_index: _Optional[int] = ..., executed_chunk_seq: _Optional[int] = ..., previous_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., noise: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., client_time_ns: _Optional[int] = ..., delay: _Optional[int] = ...) -> None: ...
 
 class ActionChunk(_message.Message):
-    __slots__ = ("answers_seq", "epoch", "actions", "delay_assumed", "num_denoise_steps", "timing", "client_time_ns", "instruction_index", "request_id")
+    __slots__ = ("answers_seq", "epoch", "actions", "delay_assumed", "num_denoise_steps", "timing", "client_time_ns", "instruction_index", "request_id", "flags")
     ANSWERS_SEQ_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +246,7 @@ class ActionChunk(_message.Message):
     CLIENT_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_INDEX_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
     answers_seq: int
     epoch: int
     actions: _tensor_pb2.Tensor
@@ -233,7 +256,8 @@ class ActionChunk(_message.Message):
     client_time_ns: int
     instruction_index: int
     request_id: str
-    def __init__(self, answers_seq: _Optional[int] = ..., epoch: _Optional[int] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., delay_assumed: _Optional[int] = ..., num_denoise_steps: _Optional[int] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., client_time_ns: _Optional[int] = ..., instruction_index: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    flags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, answers_seq: _Optional[int] = ..., epoch: _Optional[int] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., delay_assumed: _Optional[int] = ..., num_denoise_steps: _Optional[int] = ..., timing: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., client_time_ns: _Optional[int] = ..., instruction_index: _Optional[int] = ..., request_id: _Optional[str] = ..., flags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetInstruction(_message.Message):
     __slots__ = ("instruction",)
@@ -266,7 +290,7 @@ class Heartbeat(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class ControlEvent(_message.Message):
-    __slots__ = ("kind", "seq", "epoch", "detail")
+    __slots__ = ("kind", "seq", "epoch", "detail", "replaced_by")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ControlEvent.Kind]
@@ -289,8 +313,10 @@ class ControlEvent(_message.Message):
     SEQ_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_BY_FIELD_NUMBER: _ClassVar[int]
     kind: ControlEvent.Kind
     seq: int
     epoch: int
     detail: _request_pb2.ErrorDetail
-    def __init__(self, kind: _Optional[_Union[ControlEvent.Kind, str]] = ..., seq: _Optional[int] = ..., epoch: _Optional[int] = ..., detail: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+    replaced_by: int
+    def __init__(self, kind: _Optional[_Union[ControlEvent.Kind, str]] = ..., seq: _Optional[int] = ..., epoch: _Optional[int] = ..., detail: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ..., replaced_by: _Optional[int] = ...) -> None: ...

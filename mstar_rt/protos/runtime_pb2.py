@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from mstar_rt.protos import control_pb2 as mstar_dot_v1_dot_control__pb2
 from mstar_rt.protos import request_pb2 as mstar_dot_v1_dot_request__pb2
 from mstar_rt.protos import tensor_pb2 as mstar_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mstar/v1/runtime.proto\x12\x08mstar.v1\x1a\x16mstar/v1/request.proto\x1a\x15mstar/v1/tensor.proto\"\x13\n\x11ServerInfoRequest\"\x8d\x01\n\x12ServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x10\n\x08uptime_s\x18\x03 \x01(\x01\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x10\n\x08services\x18\x06 \x03(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mstar.v1.ModelSummary\"i\n\x0cModelSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\x0b\n\x03\x64oc\x18\x03 \x01(\t\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\r\n\x05tasks\x18\x06 \x03(\t\"A\n\x14\x44\x65scribeModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x04walk\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_walk\"\x9f\x02\n\x15\x44\x65scribeModelResponse\x12\'\n\x07summary\x18\x01 \x01(\x0b\x32\x16.mstar.v1.ModelSummary\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.mstar.v1.TaskSchema\x12$\n\x05walks\x18\x03 \x03(\x0b\x32\x15.mstar.v1.WalkDrawing\x12\x39\n\x05\x66\x61\x63ts\x18\x04 \x03(\x0b\x32*.mstar.v1.DescribeModelResponse.FactsEntry\x12\x12\n\ncheckpoint\x18\x05 \x01(\t\x1a\x43\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.mstar.v1.OptionValue:\x02\x38\x01\"\xdc\x01\n\nTaskSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64oc\x18\x02 \x01(\t\x12&\n\x06inputs\x18\x03 \x03(\x0b\x32\x16.mstar.v1.TensorSchema\x12\'\n\x07outputs\x18\x04 \x03(\x0b\x32\x16.mstar.v1.TensorSchema\x12\'\n\x07options\x18\x05 \x03(\x0b\x32\x16.mstar.v1.OptionSchema\x12\r\n\x05walks\x18\x06 \x03(\t\x12*\n\x0b\x63riticality\x18\x07 \x01(\x0e\x32\x15.mstar.v1.Criticality\"\x8f\x01\n\x0cTensorSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05shape\x18\x02 \x03(\x0b\x32\x13.mstar.v1.Dimension\x12\x1f\n\x06\x64types\x18\x03 \x03(\x0e\x32\x0f.mstar.v1.DType\x12\r\n\x05units\x18\x04 \x01(\t\x12\x0b\n\x03\x64oc\x18\x05 \x01(\t\x12\x10\n\x08optional\x18\x06 \x01(\x08\"Y\n\tDimension\x12\x0e\n\x04size\x18\x01 \x01(\x04H\x00\x12\x10\n\x06symbol\x18\x02 \x01(\tH\x00\x12\x15\n\x08max_size\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04kindB\x0b\n\t_max_size\"\xfb\x01\n\x0cOptionSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12,\n\rdefault_value\x18\x03 \x01(\x0b\x32\x15.mstar.v1.OptionValue\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x14\n\x07minimum\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x07 \x03(\t\x12\x13\n\x06length\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\r\n\x05units\x18\t \x01(\t\x12\x0b\n\x03\x64oc\x18\n \x01(\tB\n\n\x08_minimumB\n\n\x08_maximumB\t\n\x07_length\":\n\x0bWalkDrawing\x12\x0c\n\x04walk\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\rStatsResponse\x12\x39\n\tprocesses\x18\x01 \x03(\x0b\x32&.mstar.v1.StatsResponse.ProcessesEntry\x12\x0e\n\x06silent\x18\x02 \x03(\t\x1aH\n\x0eProcessesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.mstar.v1.ProcessStats:\x02\x38\x01\"q\n\x0cProcessStats\x12\x32\n\x06values\x18\x01 \x03(\x0b\x32\".mstar.v1.ProcessStats.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x0e\n\x0c\x44rainRequest\"$\n\rDrainResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r2\xe1\x02\n\x07Runtime\x12G\n\nServerInfo\x12\x1b.mstar.v1.ServerInfoRequest\x1a\x1c.mstar.v1.ServerInfoResponse\x12G\n\nListModels\x12\x1b.mstar.v1.ListModelsRequest\x1a\x1c.mstar.v1.ListModelsResponse\x12P\n\rDescribeModel\x12\x1e.mstar.v1.DescribeModelRequest\x1a\x1f.mstar.v1.DescribeModelResponse\x12\x38\n\x05Stats\x12\x16.mstar.v1.StatsRequest\x1a\x17.mstar.v1.StatsResponse\x12\x38\n\x05\x44rain\x12\x16.mstar.v1.DrainRequest\x1a\x17.mstar.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mstar/v1/runtime.proto\x12\x08mstar.v1\x1a\x16mstar/v1/control.proto\x1a\x16mstar/v1/request.proto\x1a\x15mstar/v1/tensor.proto\"\x13\n\x11ServerInfoRequest\"\x8d\x01\n\x12ServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x10\n\x08uptime_s\x18\x03 \x01(\x01\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x10\n\x08services\x18\x06 \x03(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mstar.v1.ModelSummary\"i\n\x0cModelSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\x0b\n\x03\x64oc\x18\x03 \x01(\t\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\r\n\x05tasks\x18\x06 \x03(\t\"A\n\x14\x44\x65scribeModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x04walk\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_walk\"\xc7\x02\n\x15\x44\x65scribeModelResponse\x12\'\n\x07summary\x18\x01 \x01(\x0b\x32\x16.mstar.v1.ModelSummary\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.mstar.v1.TaskSchema\x12$\n\x05walks\x18\x03 \x03(\x0b\x32\x15.mstar.v1.WalkDrawing\x12\x39\n\x05\x66\x61\x63ts\x18\x04 \x03(\x0b\x32*.mstar.v1.DescribeModelResponse.FactsEntry\x12\x12\n\ncheckpoint\x18\x05 \x01(\t\x12&\n\x06policy\x18\x06 \x01(\x0b\x32\x16.mstar.v1.PolicySchema\x1a\x43\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.mstar.v1.OptionValue:\x02\x38\x01\"\xdc\x01\n\nTaskSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64oc\x18\x02 \x01(\t\x12&\n\x06inputs\x18\x03 \x03(\x0b\x32\x16.mstar.v1.TensorSchema\x12\'\n\x07outputs\x18\x04 \x03(\x0b\x32\x16.mstar.v1.TensorSchema\x12\'\n\x07options\x18\x05 \x03(\x0b\x32\x16.mstar.v1.OptionSchema\x12\r\n\x05walks\x18\x06 \x03(\t\x12*\n\x0b\x63riticality\x18\x07 \x01(\x0e\x32\x15.mstar.v1.Criticality\"\x8f\x01\n\x0cTensorSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05shape\x18\x02 \x03(\x0b\x32\x13.mstar.v1.Dimension\x12\x1f\n\x06\x64types\x18\x03 \x03(\x0e\x32\x0f.mstar.v1.DType\x12\r\n\x05units\x18\x04 \x01(\t\x12\x0b\n\x03\x64oc\x18\x05 \x01(\t\x12\x10\n\x08optional\x18\x06 \x01(\x08\"Y\n\tDimension\x12\x0e\n\x04size\x18\x01 \x01(\x04H\x00\x12\x10\n\x06symbol\x18\x02 \x01(\tH\x00\x12\x15\n\x08max_size\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04kindB\x0b\n\t_max_size\"\xfb\x01\n\x0cOptionSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12,\n\rdefault_value\x18\x03 \x01(\x0b\x32\x15.mstar.v1.OptionValue\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x14\n\x07minimum\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x07 \x03(\t\x12\x13\n\x06length\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\r\n\x05units\x18\t \x01(\t\x12\x0b\n\x03\x64oc\x18\n \x01(\tB\n\n\x08_minimumB\n\n\x08_maximumB\t\n\x07_length\":\n\x0bWalkDrawing\x12\x0c\n\x04walk\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07mermaid\x18\x03 \x01(\t\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\rStatsResponse\x12\x39\n\tprocesses\x18\x01 \x03(\x0b\x32&.mstar.v1.StatsResponse.ProcessesEntry\x12\x0e\n\x06silent\x18\x02 \x03(\t\x1aH\n\x0eProcessesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.mstar.v1.ProcessStats:\x02\x38\x01\"q\n\x0cProcessStats\x12\x32\n\x06values\x18\x01 \x03(\x0b\x32\".mstar.v1.ProcessStats.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x0e\n\x0c\x44rainRequest\"$\n\rDrainResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r2\xe1\x02\n\x07Runtime\x12G\n\nServerInfo\x12\x1b.mstar.v1.ServerInfoRequest\x1a\x1c.mstar.v1.ServerInfoResponse\x12G\n\nListModels\x12\x1b.mstar.v1.ListModelsRequest\x1a\x1c.mstar.v1.ListModelsResponse\x12P\n\rDescribeModel\x12\x1e.mstar.v1.DescribeModelRequest\x1a\x1f.mstar.v1.DescribeModelResponse\x12\x38\n\x05Stats\x12\x16.mstar.v1.StatsRequest\x1a\x17.mstar.v1.StatsResponse\x12\x38\n\x05\x44rain\x12\x16.mstar.v1.DrainRequest\x1a\x17.mstar.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,46 +40,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATSRESPONSE_PROCESSESENTRY']._serialized_options = b'8\001'
   _globals['_PROCESSSTATS_VALUESENTRY']._loaded_options = None
   _globals['_PROCESSSTATS_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_SERVERINFOREQUEST']._serialized_start=83
-  _globals['_SERVERINFOREQUEST']._serialized_end=102
-  _globals['_SERVERINFORESPONSE']._serialized_start=105
-  _globals['_SERVERINFORESPONSE']._serialized_end=246
-  _globals['_LISTMODELSREQUEST']._serialized_start=248
-  _globals['_LISTMODELSREQUEST']._serialized_end=267
-  _globals['_LISTMODELSRESPONSE']._serialized_start=269
-  _globals['_LISTMODELSRESPONSE']._serialized_end=329
-  _globals['_MODELSUMMARY']._serialized_start=331
-  _globals['_MODELSUMMARY']._serialized_end=436
-  _globals['_DESCRIBEMODELREQUEST']._serialized_start=438
-  _globals['_DESCRIBEMODELREQUEST']._serialized_end=503
-  _globals['_DESCRIBEMODELRESPONSE']._serialized_start=506
-  _globals['_DESCRIBEMODELRESPONSE']._serialized_end=793
-  _globals['_DESCRIBEMODELRESPONSE_FACTSENTRY']._serialized_start=726
-  _globals['_DESCRIBEMODELRESPONSE_FACTSENTRY']._serialized_end=793
-  _globals['_TASKSCHEMA']._serialized_start=796
-  _globals['_TASKSCHEMA']._serialized_end=1016
-  _globals['_TENSORSCHEMA']._serialized_start=1019
-  _globals['_TENSORSCHEMA']._serialized_end=1162
-  _globals['_DIMENSION']._serialized_start=1164
-  _globals['_DIMENSION']._serialized_end=1253
-  _globals['_OPTIONSCHEMA']._serialized_start=1256
-  _globals['_OPTIONSCHEMA']._serialized_end=1507
-  _globals['_WALKDRAWING']._serialized_start=1509
-  _globals['_WALKDRAWING']._serialized_end=1567
-  _globals['_STATSREQUEST']._serialized_start=1569
-  _globals['_STATSREQUEST']._serialized_end=1583
-  _globals['_STATSRESPONSE']._serialized_start=1586
-  _globals['_STATSRESPONSE']._serialized_end=1750
-  _globals['_STATSRESPONSE_PROCESSESENTRY']._serialized_start=1678
-  _globals['_STATSRESPONSE_PROCESSESENTRY']._serialized_end=1750
-  _globals['_PROCESSSTATS']._serialized_start=1752
-  _globals['_PROCESSSTATS']._serialized_end=1865
-  _globals['_PROCESSSTATS_VALUESENTRY']._serialized_start=1820
-  _globals['_PROCESSSTATS_VALUESENTRY']._serialized_end=1865
-  _globals['_DRAINREQUEST']._serialized_start=1867
-  _globals['_DRAINREQUEST']._serialized_end=1881
-  _globals['_DRAINRESPONSE']._serialized_start=1883
-  _globals['_DRAINRESPONSE']._serialized_end=1919
-  _globals['_RUNTIME']._serialized_start=1922
-  _globals['_RUNTIME']._serialized_end=2275
+  _globals['_SERVERINFOREQUEST']._serialized_start=107
+  _globals['_SERVERINFOREQUEST']._serialized_end=126
+  _globals['_SERVERINFORESPONSE']._serialized_start=129
+  _globals['_SERVERINFORESPONSE']._serialized_end=270
+  _globals['_LISTMODELSREQUEST']._serialized_start=272
+  _globals['_LISTMODELSREQUEST']._serialized_end=291
+  _globals['_LISTMODELSRESPONSE']._serialized_start=293
+  _globals['_LISTMODELSRESPONSE']._serialized_end=353
+  _globals['_MODELSUMMARY']._serialized_start=355
+  _globals['_MODELSUMMARY']._serialized_end=460
+  _globals['_DESCRIBEMODELREQUEST']._serialized_start=462
+  _globals['_DESCRIBEMODELREQUEST']._serialized_end=527
+  _globals['_DESCRIBEMODELRESPONSE']._serialized_start=530
+  _globals['_DESCRIBEMODELRESPONSE']._serialized_end=857
+  _globals['_DESCRIBEMODELRESPONSE_FACTSENTRY']._serialized_start=790
+  _globals['_DESCRIBEMODELRESPONSE_FACTSENTRY']._serialized_end=857
+  _globals['_TASKSCHEMA']._serialized_start=860
+  _globals['_TASKSCHEMA']._serialized_end=1080
+  _globals['_TENSORSCHEMA']._serialized_start=1083
+  _globals['_TENSORSCHEMA']._serialized_end=1226
+  _globals['_DIMENSION']._serialized_start=1228
+  _globals['_DIMENSION']._serialized_end=1317
+  _globals['_OPTIONSCHEMA']._serialized_start=1320
+  _globals['_OPTIONSCHEMA']._serialized_end=1571
+  _globals['_WALKDRAWING']._serialized_start=1573
+  _globals['_WALKDRAWING']._serialized_end=1631
+  _globals['_STATSREQUEST']._serialized_start=1633
+  _globals['_STATSREQUEST']._serialized_end=1647
+  _globals['_STATSRESPONSE']._serialized_start=1650
+  _globals['_STATSRESPONSE']._serialized_end=1814
+  _globals['_STATSRESPONSE_PROCESSESENTRY']._serialized_start=1742
+  _globals['_STATSRESPONSE_PROCESSESENTRY']._serialized_end=1814
+  _globals['_PROCESSSTATS']._serialized_start=1816
+  _globals['_PROCESSSTATS']._serialized_end=1929
+  _globals['_PROCESSSTATS_VALUESENTRY']._serialized_start=1884
+  _globals['_PROCESSSTATS_VALUESENTRY']._serialized_end=1929
+  _globals['_DRAINREQUEST']._serialized_start=1931
+  _globals['_DRAINREQUEST']._serialized_end=1945
+  _globals['_DRAINRESPONSE']._serialized_start=1947
+  _globals['_DRAINRESPONSE']._serialized_end=1983
+  _globals['_RUNTIME']._serialized_start=1986
+  _globals['_RUNTIME']._serialized_end=2339
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from mstar_rt.protos import control_pb2 as _control_pb2
 from mstar_rt.protos import request_pb2 as _request_pb2
 from mstar_rt.protos import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
@@ -63,7 +64,7 @@ class DescribeModelRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., walk: _Optional[str] = ...) -> None: ...
 
 class DescribeModelResponse(_message.Message):
-    __slots__ = ("summary", "tasks", "walks", "facts", "checkpoint")
+    __slots__ = ("summary", "tasks", "walks", "facts", "checkpoint", "policy")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,12 +77,14 @@ class DescribeModelResponse(_message.Message):
     WALKS_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     summary: ModelSummary
     tasks: _containers.RepeatedCompositeFieldContainer[TaskSchema]
     walks: _containers.RepeatedCompositeFieldContainer[WalkDrawing]
     facts: _containers.MessageMap[str, _request_pb2.OptionValue]
     checkpoint: str
-    def __init__(self, summary: _Optional[_Union[ModelSummary, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[_Union[WalkDrawing, _Mapping]]] = ..., facts: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., checkpoint: _Optional[str] = ...) -> None: ...
+    policy: _control_pb2.PolicySchema
+    def __init__(self, summary: _Optional[_Union[ModelSummary, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[_Union[WalkDrawing, _Mapping]]] = ..., facts: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., checkpoint: _Optional[str] = ..., policy: _Optional[_Union[_control_pb2.PolicySchema, _Mapping]] = ...) -> None: ...
 
 class TaskSchema(_message.Message):
     __slots__ = ("name", "doc", "inputs", "outputs", "options", "walks", "criticality")
