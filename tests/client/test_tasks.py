@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,8 @@ async def run_at_once_and_take_one_back(runtime: ToyRuntime) -> None:
         waiting = asyncio.ensure_future(session.run("encode", image(2)))
         await asyncio.to_thread(runtime.wait_for, Submit, 21)
         waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting  # asyncio does not say which of two tasks that are cancelled together hears of it first
         running.cancel()
         await asyncio.to_thread(runtime.wait_for, CancelRequest)
         runtime.script("encode", echo_first_pixel)
