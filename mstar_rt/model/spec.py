@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,12 @@ import numpy as np
 from mstar_rt.errors import InvalidArgument, nearest
 
 ParamValue = bool | int | float | str | tuple[float, ...]
+
+
+@functools.cache
+def dtype_name(dtype: np.dtype) -> str:
+    """numpy makes it anew each time, which takes as long as checking a tensor."""
+    return str(dtype.name)
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,20 @@ class TensorSpec:
     def check(self, array: np.ndarray, sizes: dict[str, int], where: str) -> None:
         """Raise InvalidArgument unless `array` fits; `sizes` collects the symbols' sizes over a request's tensors."""
         label = f"{where}: tensor {self.name!r}"
-        if array.dtype.name not in self.dtypes:
+        if dtype_name(array.dtype) not in self.dtypes:
             raise InvalidArgument(f"{label} has dtype {array.dtype.name}, expected {' or '.join(self.dtypes)}")
+        if array.shape != self.shape or not array.size:
+            self._check_shape(array, sizes, label)
+        # NaN comes through both; no copy of a large tensor is made.
+        least, most = (float(array.min()), float(array.max())) if array.dtype.kind == "f" else (0.0, 0.0)
+        if not (math.isfinite(least) and math.isfinite(most)):
+            raise InvalidArgument(f"{label} holds NaN or infinity, every value must be finite")
+        largest = max(-least, most)
+        if self.max_abs is not None and largest > self.max_abs:
+            unit = f" {self.units}" if self.units else ""
+            raise InvalidArgument(f"{label} holds values up to {largest:g}, expected at most {self.max_abs:g}{unit}")
+
+    def _check_shape(self, array: np.ndarray, sizes: dict[str, int], label: str) -> None:
         if array.ndim != len(self.shape):
             raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text()}")
         limits = dict(self.max_sizes)
@@ -49,14 +68,6 @@ class TensorSpec:
                 raise InvalidArgument(f"{label} has shape {list(array.shape)}, expected {self.shape_text(sizes)}")
             if isinstance(want, str) and size > limits.get(want, size):
                 raise InvalidArgument(f"{label} has {want} = {size}, the limit of this model is {limits[want]}")
-        # NaN comes through both; no copy of a large tensor is made.
-        least, most = (float(array.min()), float(array.max())) if array.dtype.kind == "f" else (0.0, 0.0)
-        if not (math.isfinite(least) and math.isfinite(most)):
-            raise InvalidArgument(f"{label} holds NaN or infinity, every value must be finite")
-        largest = max(-least, most)
-        if self.max_abs is not None and largest > self.max_abs:
-            unit = f" {self.units}" if self.units else ""
-            raise InvalidArgument(f"{label} holds values up to {largest:g}, expected at most {self.max_abs:g}{unit}")
 
     def shape_text(self, sizes: Mapping[str, int] | None = None) -> str:
         known = sizes or {}

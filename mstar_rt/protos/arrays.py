@@ -58,13 +58,15 @@ def tensor_from_array(array: np.ndarray) -> tensor_pb2.Tensor:
     return tensor_from_bytes(array.dtype.name, array.shape, little_endian.tobytes())
 
 
-def array_from_tensor(tensor: tensor_pb2.Tensor, name: str) -> np.ndarray:
-    """A read-only array over the message's bytes (bfloat16: a new float32 array, which is exact).
+def array_from_tensor(tensor: tensor_pb2.Tensor, name: str, shared: memoryview | None = None) -> np.ndarray:
+    """A read-only array over the message's bytes (bfloat16: a new float32 array, which is exact), or over those that its
+    shared-memory reference stands for.
 
     Raises:  InvalidArgument: no dtype, no content, or a byte count that does not fit shape and dtype.
              Unimplemented: content by shared-memory reference.
     """
-    refuse_shared_memory(tensor, name)
+    if shared is None:
+        refuse_shared_memory(tensor, name)
     if tensor.dtype not in _NUMPY_NAMES:
         raise InvalidArgument(f"tensor {name!r} has no known dtype, expected one of {', '.join(_WIRE_DTYPES)}")
     if tensor.WhichOneof("content") is None:
@@ -73,7 +75,8 @@ def array_from_tensor(tensor: tensor_pb2.Tensor, name: str) -> np.ndarray:
         raise InvalidArgument(
             f"tensor {name!r} has {len(tensor.shape)} dimensions, at most {MAX_DIMENSIONS} are allowed"
         )
-    dtype, shape, data = _NUMPY_NAMES[tensor.dtype], tuple(tensor.shape), tensor.data
+    dtype, shape = _NUMPY_NAMES[tensor.dtype], tuple(tensor.shape)
+    data = tensor.data if shared is None else shared
     stored = np.dtype("<u2") if dtype == BFLOAT16 else np.dtype(dtype).newbyteorder("<")
     expected = math.prod(shape) * stored.itemsize
     if len(data) != expected:
@@ -95,6 +98,6 @@ def refuse_shared_memory(message: tensor_pb2.Tensor | tensor_pb2.Image, name: st
     """Raises Unimplemented if the content is a shared-memory reference."""
     if message.WhichOneof("content") == "shared":
         raise Unimplemented(
-            f"{name!r} refers to shared memory {message.shared.region!r}, which this server does not serve: "
-            "send the bytes in the field `data`"
+            f"{name!r} refers to shared memory {message.shared.region!r}, which was not agreed on: raw images and the "
+            "state of a control session may be there, if it was opened with a region; send the bytes in the field `data`"
         )

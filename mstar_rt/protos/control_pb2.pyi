@@ -183,7 +183,7 @@ class SharedMemoryOffer(_message.Message):
     def __init__(self, region: _Optional[str] = ..., pid: _Optional[int] = ..., fd: _Optional[int] = ..., num_bytes: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class ControlOpened(_message.Message):
-    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup")
+    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup", "shared_memory_refused")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_HORIZON_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class ControlOpened(_message.Message):
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WARMUP_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     action_horizon: int
     schema: RobotSchema
@@ -198,7 +199,8 @@ class ControlOpened(_message.Message):
     shared_memory: bool
     epoch: int
     warmup: _request_pb2.Timing
-    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ...) -> None: ...
+    shared_memory_refused: _request_pb2.ErrorDetail
+    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., shared_memory_refused: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Observation(_message.Message):
     __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns", "delay")
@@ -301,6 +303,7 @@ class ControlEvent(_message.Message):
         KIND_RECOVERING: _ClassVar[ControlEvent.Kind]
         KIND_FAILED: _ClassVar[ControlEvent.Kind]
         KIND_RESET_DONE: _ClassVar[ControlEvent.Kind]
+        KIND_NOT_DUE: _ClassVar[ControlEvent.Kind]
     KIND_UNSPECIFIED: ControlEvent.Kind
     KIND_DROPPED_STALE: ControlEvent.Kind
     KIND_DROPPED_LATE: ControlEvent.Kind
@@ -309,6 +312,7 @@ class ControlEvent(_message.Message):
     KIND_RECOVERING: ControlEvent.Kind
     KIND_FAILED: ControlEvent.Kind
     KIND_RESET_DONE: ControlEvent.Kind
+    KIND_NOT_DUE: ControlEvent.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
