@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.report import Report, Row
 from mstar_rt.client import Client
-from sim_bridge.demo import PLANNER
+from sim_bridge.demo_planner import PLANNER
 from sim_bridge.tabletop import TabletopEnv
 from sim_bridge.tasks import SUCCESS_DISTANCE_M, TASK_KINDS, TaskKind
 

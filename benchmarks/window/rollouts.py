@@ -109,7 +109,7 @@ def _errors(
     frames: np.ndarray, truth: np.ndarray, places: np.ndarray, probe: PositionProbe
 ) -> dict[str, tuple[float, str]]:
     """frames and truth [N, P, D]; distances in the plane between where things are [N, 4] and where the probe says."""
-    offsets_m = (probe(torch.from_numpy(np.ascontiguousarray(frames))).numpy() - places).reshape(-1, 2, 2)
+    offsets_m = (probe(torch.from_numpy(frames.copy())).numpy() - places).reshape(-1, 2, 2)
     rod_mm, puck_mm = np.linalg.norm(offsets_m, axis=-1).mean(axis=0) * 1e3
     latent_l1 = np.abs(frames - truth).mean()
     return {"latent L1": (float(latent_l1), ""), "rod error": (rod_mm, "mm"), "puck error": (puck_mm, "mm")}

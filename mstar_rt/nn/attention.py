@@ -105,6 +105,8 @@ class AttentionPlan(Protocol):
     ) -> torch.Tensor:
         """Store k and v where the step appends, and attend.
 
+        Differentiable in q, k and v if no block appends: what is stored counts as constant.
+
         Args:    q [N, num_q_heads, head_dim], k and v [N, num_kv_heads, head_dim] in the dtype of the pool,
                  token-major, the steps one after the other, N = sum of num_new. num_q_heads is a multiple of
                  num_kv_heads; query head h reads key head h // (num_q_heads // num_kv_heads). Scores are scaled

@@ -7,8 +7,8 @@ place where they lie evenly (see attention_pages). Without history the pages are
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -17,13 +17,12 @@ from mstar_rt.cache.pool import KVPool
 from mstar_rt.cache.reservation import Reservation, reserve
 from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
 from mstar_rt.nn.attention_dense import attend
-from mstar_rt.nn.attention_pages import PageLayout, lay_out
+from mstar_rt.nn.attention_pages import StoredTokens, lay_out
 
 Rows = slice | torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What blocks must have in common to be attended to in one call."""
 
     num_stored: int
@@ -32,8 +31,7 @@ class Shape:
     is_read: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Equally shaped blocks, each of another sequence, whose pages are reached in one way."""
 
     rows: Rows
@@ -42,36 +40,33 @@ class Group:
     """Their tokens among the queries; none where nobody reads what they attend to."""
     num_sequences: int
     shape: Shape
-    layout: PageLayout | None
+    tokens: StoredTokens | None
     """None for transient blocks over nothing."""
 
-    def attend(
-        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        """keys, values: pages of one layer; q, k, v [tokens, heads, head_dim] of this group; returns the like of q."""
-        q, k, v = (self._by_sequence(x) for x in (q, k, v))
-        if self.layout is not None:
-            k = self._with_stored(self.layout, keys, k)
-            v = self._with_stored(self.layout, values, v)
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q, k, v [tokens, heads, head_dim] of this group; returns the like of q."""
+        q, k, v = self._by_sequence(q), self._by_sequence(k), self._by_sequence(v)
+        if self.tokens is not None:
+            k, v = self._with_stored(self.tokens, layer, k, v)
         return attend(q, k, v, causal=self.shape.kind is StepKind.CAUSAL_APPEND).flatten(0, 1)
 
-    def store(self, keys: torch.Tensor, values: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Keep what the kind appends."""
-        if self.layout is not None and self.shape.kind.appends:
-            self.layout.write(keys, self._by_sequence(k))
-            self.layout.write(values, self._by_sequence(v))
+        if self.tokens is not None and self.shape.kind.appends:
+            self.tokens.write(layer, self._by_sequence(k), self._by_sequence(v))
 
     def _by_sequence(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.view(self.num_sequences, self.shape.num_new, *tokens.shape[1:])
 
-    def _with_stored(self, layout: PageLayout, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """What the queries see: [sequences, stored + new, heads, head_dim]. Stores `new` if the kind appends."""
+    def _with_stored(
+        self, tokens: StoredTokens, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the queries see: [sequences, stored + new, heads, head_dim] each. Stores k and v if the kind appends."""
         if not self.shape.kind.appends:
-            return torch.cat([layout.read(pages), new], dim=1)
-        if not self.shape.num_stored:
-            layout.write(pages, new)
-            return new
-        return layout.write_and_read(pages, new)
+            stored_k, stored_v = tokens.read(layer)
+            return torch.cat([stored_k, k], dim=1), torch.cat([stored_v, v], dim=1)
+        tokens.write(layer, k, v)
+        return tokens.read(layer) if self.shape.num_stored else (k, v)
 
 
 class CpuAttention:
@@ -79,24 +74,51 @@ class CpuAttention:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
+        self._last = LastTransient(pool)
 
     def plan(self, steps: Sequence[AttentionStep]) -> CpuAttentionPlan:
         """See AttentionBackend.plan."""
         blocks = blocks_of(steps)
         appends = [step for step in steps if step.kind.appends]
         reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
-        return CpuAttentionPlan(self._pool, blocks, reservation)
+        return CpuAttentionPlan(self._pool, blocks, reservation, None if appends else self._last)
+
+
+class LastTransient:
+    """The groups of the last batch that appended nothing: the steps of a flow see the same context time after time."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._seen: list[tuple[int, int, list[int]]] = []
+        self._groups: list[Group] = []
+
+    def groups(self, blocks: Sequence[NewBlock]) -> list[Group]:
+        seen = [(block.num_stored, block.num_new, block.table.pages) for block in blocks]
+        if seen != self._seen:
+            # Outside of inference mode, so that a differentiated step can use what another one laid out.
+            with torch.inference_mode(False), torch.no_grad():
+                self._groups = list(_groups(self._pool, blocks))
+            self._seen = [(num_stored, num_new, list(pages)) for num_stored, num_new, pages in seen]
+        return self._groups
 
 
 class CpuAttentionPlan:
     """`AttentionPlan` made by CpuAttention."""
 
-    def __init__(self, pool: KVPool, blocks: Sequence[NewBlock], reservation: Reservation) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        blocks: Sequence[NewBlock],
+        reservation: Reservation,
+        last: LastTransient | None = None,
+    ) -> None:
         self.positions = [block.num_stored for block in blocks]
         self._num_tokens = sum(block.num_new for block in blocks)
+        self._kv_shape = (self._num_tokens, pool.spec.num_kv_heads, pool.spec.head_dim)
         self._pool = pool
         self._blocks = blocks
         self._reservation = reservation
+        self._last = last
 
     def run(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
@@ -104,30 +126,30 @@ class CpuAttentionPlan:
         """See AttentionPlan.run."""
         self._check_stored(k, v)
         self._check_queries(q, k, read)
-        keys, values = self._pool.keys(layer), self._pool.values(layer)
         groups = self._groups if read is None else list(_groups(self._pool, self._blocks, frozenset(read)))
         if len(groups) == 1 and groups[0].shape.is_read:
-            return groups[0].attend(keys, values, q, k, v)
+            return groups[0].attend(layer, q, k, v)
         out = torch.empty_like(q)
         for group in groups:
             new_k, new_v = k[group.rows], v[group.rows]
             if group.shape.is_read:
-                out[group.query_rows] = group.attend(keys, values, q[group.query_rows], new_k, new_v)
+                out[group.query_rows] = group.attend(layer, q[group.query_rows], new_k, new_v)
             else:
-                group.store(keys, values, new_k, new_v)
+                group.store(layer, new_k, new_v)
         return out
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """See AttentionPlan.store."""
         self._check_stored(k, v)
         for group in self._groups:
-            group.store(self._pool.keys(layer), self._pool.values(layer), k[group.rows], v[group.rows])
+            group.store(layer, k[group.rows], v[group.rows])
 
     def parts(self, max_blocks: int) -> Sequence[CpuAttentionPlan]:
         """See AttentionPlan.parts."""
         if len(self._blocks) <= max_blocks:
             return [self]
-        return [CpuAttentionPlan(self._pool, part, self._reservation) for part in equal_parts(self._blocks, max_blocks)]
+        parts = equal_parts(self._blocks, max_blocks)
+        return [CpuAttentionPlan(self._pool, part, self._reservation) for part in parts]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""
@@ -135,13 +157,14 @@ class CpuAttentionPlan:
 
     @cached_property
     def _groups(self) -> list[Group]:
-        return list(_groups(self._pool, self._blocks))
+        return list(_groups(self._pool, self._blocks)) if self._last is None else self._last.groups(self._blocks)
 
     def _check_stored(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        spec = self._pool.spec
-        assert k.shape == v.shape == (self._num_tokens, spec.num_kv_heads, spec.head_dim), (k.shape, v.shape)
+        assert k.shape == v.shape == self._kv_shape, (k.shape, v.shape, self._kv_shape)
         assert k.dtype is v.dtype is self._pool.dtype, (k.dtype, v.dtype, self._pool.dtype)
-        assert not k.requires_grad, "the cache is for inference: run under torch.inference_mode() or torch.no_grad()"
+        assert not k.requires_grad or not any(block.kind.appends for block in self._blocks), (
+            "what is stored has no gradients: run appends under torch.inference_mode() or torch.no_grad()"
+        )
 
     def _check_queries(self, q: torch.Tensor, k: torch.Tensor, read: Sequence[int] | None) -> None:
         num_tokens = self._num_tokens if read is None else sum(self._blocks[index].num_new for index in read)
@@ -163,14 +186,14 @@ def _groups(pool: KVPool, blocks: Sequence[NewBlock], read: Collection[int] | No
         num_rows += block.num_new
         num_query_rows += block.num_new if shape.is_read else 0
     for shape, indices in sorted(members.items(), key=lambda item: item[0].num_stored):
-        for run, layout in _layouts(pool, [blocks[index].table for index in indices], shape):
+        for run, tokens in _tokens(pool, [blocks[index].table for index in indices], shape):
             chosen = indices[run.start : run.stop]
             rows = _rows([first_rows[index] for index in chosen], shape.num_new)
             query_rows = _rows([first_query_rows[index] for index in chosen], shape.num_new * shape.is_read)
-            yield Group(rows, query_rows, len(run), shape, layout)
+            yield Group(rows, query_rows, len(run), shape, tokens)
 
 
-def _layouts(pool: KVPool, tables: Sequence[PageTable], shape: Shape) -> Iterator[tuple[range, PageLayout | None]]:
+def _tokens(pool: KVPool, tables: Sequence[PageTable], shape: Shape) -> Iterator[tuple[range, StoredTokens | None]]:
     num_written = shape.num_new if shape.kind.appends else 0
     length = shape.num_stored + num_written
     if length == 0:
@@ -179,7 +202,8 @@ def _layouts(pool: KVPool, tables: Sequence[PageTable], shape: Shape) -> Iterato
     num_pages = -(-length // pool.page_size)
     # Later blocks of the same sequence, or its append elsewhere in the batch, have pages that these must not see.
     page_lists = [table.pages if len(table.pages) == num_pages else table.pages[:num_pages] for table in tables]
-    yield from lay_out(page_lists, pool.page_size, length, num_written, pool.token_bytes, pool.device)
+    for run, layout in lay_out(page_lists, pool.page_size, length, num_written, pool.token_bytes, pool.device):
+        yield run, layout.open(pool.kv, num_written)
 
 
 def _rows(starts: Sequence[int], num_new: int) -> Rows:

@@ -23,6 +23,7 @@ import torch
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.cache.reservation import Reservation, reserve
 from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
+from mstar_rt.nn.attention_cpu import CpuAttentionPlan
 from mstar_rt.nn.attention_index import PagedIndex, TokenIndex, indptr, paged_index, token_index
 
 WORKSPACE_BYTES = 256 * 1024 * 1024
@@ -105,6 +106,9 @@ class FlashInferPlan:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, read: Sequence[int] | None = None
     ) -> torch.Tensor:
         """See AttentionPlan.run."""
+        if q.requires_grad or k.requires_grad or v.requires_grad:
+            # The kernels have no gradients: the pages are gathered and attended to by torch's operations.
+            return CpuAttentionPlan(self._pool, self._blocks, self._reservation).run(layer, q, k, v, read)
         if read is not None:
             return self._run_read(layer, q, k, v, read)
         if self._num_q_heads != q.shape[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,18 @@ COPY_BYTES = 4_000_000
 """Keys and values are gathered in parts of about this size, which stay in the cache until they are used."""
 
 
+class StoredTokens(Protocol):
+    """The tokens of sequences in each layer of a pool, the newest of which are yet to be written."""
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store the new tokens [num_sequences, num_new, heads, head_dim] at the end of the sequences."""
+        ...
+
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all tokens, [num_sequences, length, heads, head_dim] each."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EvenPages:
     """Sequences in consecutive pages each, at equal distances: one strided view of the pool, nothing is copied."""
@@ -25,24 +38,30 @@ class EvenPages:
     num_sequences: int
     length: int
 
-    def read(self, pages: torch.Tensor) -> torch.Tensor:
-        """pages [num_pages, page_size, heads, head_dim] -> [num_sequences, length, heads, head_dim], a view."""
-        page_stride, token_stride, head_stride, _ = pages.stride()
-        return pages.as_strided(
-            (self.num_sequences, self.length, *pages.shape[2:]),
-            (self.stride_pages * page_stride, token_stride, head_stride, 1),
-            pages.storage_offset() + self.first_page * page_stride,
+    def open(self, kv: torch.Tensor, num_new: int) -> EvenTokens:
+        """kv [num_layers, 2, num_pages, page_size, heads, head_dim], contiguous."""
+        _, half_stride, page_stride, token_stride, head_stride, _ = kv.stride()
+        stored = kv.as_strided(
+            (2 * kv.shape[0], self.num_sequences, self.length, *kv.shape[4:]),
+            (half_stride, self.stride_pages * page_stride, token_stride, head_stride, 1),
+            kv.storage_offset() + self.first_page * page_stride,
         )
+        return EvenTokens(stored.unbind(), stored[:, :, self.length - num_new :].unbind())
 
-    def write(self, pages: torch.Tensor, new: torch.Tensor) -> None:
-        """Store `new` [num_sequences, num_new, heads, head_dim] at the end of the sequences."""
-        self.write_and_read(pages, new)
 
-    def write_and_read(self, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Both, over one view: a few microseconds that every layer of every step would pay twice."""
-        tokens = self.read(pages)
-        tokens[:, self.length - new.shape[1] :] = new
-        return tokens
+class EvenTokens(NamedTuple):
+    """Views of each layer's keys, then its values: those of all layers are made by three operations, those of one alone
+    would take four."""
+
+    stored: Sequence[torch.Tensor]
+    new: Sequence[torch.Tensor]
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self.new[2 * layer].copy_(k)
+        self.new[2 * layer + 1].copy_(v)
+
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.stored[2 * layer], self.stored[2 * layer + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +77,35 @@ class ScatteredPages:
     new_slots: torch.Tensor | None
     """int64 [num_sequences * num_new], else: page * page_size + offset of each new token."""
 
-    def read(self, pages: torch.Tensor) -> torch.Tensor:
-        """pages [num_pages, page_size, heads, head_dim] -> [num_sequences, length, heads, head_dim], a copy."""
-        copied = pages.index_select(0, self.page_ids)
-        return copied.view(self.num_sequences, -1, *pages.shape[2:])[:, : self.length]
+    def open(self, kv: torch.Tensor, num_new: int) -> ScatteredTokens:
+        """kv [num_layers, 2, num_pages, page_size, heads, head_dim], contiguous."""
+        return ScatteredTokens(self, kv.flatten(0, 1).unbind())
 
-    def write(self, pages: torch.Tensor, new: torch.Tensor) -> None:
-        """Store `new` [num_sequences, num_new, heads, head_dim] at the end of the sequences."""
-        if self.new_page_ids is not None:
-            pages.index_copy_(0, self.new_page_ids, new.reshape(-1, *pages.shape[1:]))
-        elif self.new_slots is not None:
-            pages.view(-1, *pages.shape[2:]).index_copy_(0, self.new_slots, new.flatten(0, 1))
 
-    def write_and_read(self, pages: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        self.write(pages, new)
-        return self.read(pages)
+class ScatteredTokens(NamedTuple):
+    """Each layer's pages of keys, then of values, [num_pages, page_size, heads, head_dim]."""
+
+    layout: ScatteredPages
+    pages: Sequence[torch.Tensor]
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._write(self.pages[2 * layer], k)
+        self._write(self.pages[2 * layer + 1], v)
+
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies."""
+        return self._read(self.pages[2 * layer]), self._read(self.pages[2 * layer + 1])
+
+    def _write(self, pages: torch.Tensor, new: torch.Tensor) -> None:
+        layout = self.layout
+        if layout.new_page_ids is not None:
+            pages.index_copy_(0, layout.new_page_ids, new.reshape(-1, *pages.shape[1:]))
+        elif layout.new_slots is not None:
+            pages.view(-1, *pages.shape[2:]).index_copy_(0, layout.new_slots, new.flatten(0, 1))
+
+    def _read(self, pages: torch.Tensor) -> torch.Tensor:
+        copied = pages.index_select(0, self.layout.page_ids)
+        return copied.view(self.layout.num_sequences, -1, *pages.shape[2:])[:, : self.layout.length]
 
 
 PageLayout = EvenPages | ScatteredPages
@@ -92,26 +125,24 @@ def lay_out(
             token_bytes: size of one token's keys and values in one layer.
     Yields: (which sequences, how to reach their pages); copied parts if the even runs are short.
     """
-    pages = _matrix(page_lists)
-    if (pages[:, 1:] == pages[:, :-1] + 1).all():
-        starts = pages[:, 0].tolist()
+    num_pages = len(page_lists[0])
+    if all(_is_consecutive(pages) for pages in page_lists):
+        starts = [pages[0] for pages in page_lists]
         runs = _even_runs(starts)
-        if len(runs) == 1 or len(runs) * RUN_COST_BYTES <= pages.size * page_size * token_bytes:
+        if len(runs) == 1 or len(runs) * RUN_COST_BYTES <= len(page_lists) * num_pages * page_size * token_bytes:
             for run in runs:
                 stride = starts[run[1]] - starts[run[0]] if len(run) > 1 else 0
                 yield run, EvenPages(starts[run[0]], stride, len(run), length)
             return
-    most = max(1, COPY_BYTES // (pages.shape[1] * page_size * token_bytes))
-    for begin in range(0, len(pages), most):
-        part = pages[begin : begin + most]
+    most = max(1, COPY_BYTES // (num_pages * page_size * token_bytes))
+    matrix = np.fromiter(chain.from_iterable(page_lists), np.int64, len(page_lists) * num_pages).reshape(-1, num_pages)
+    for begin in range(0, len(matrix), most):
+        part = matrix[begin : begin + most]
         yield range(begin, begin + len(part)), _scattered(part, page_size, length, num_new, device)
 
 
-def _matrix(page_lists: Sequence[Sequence[int]]) -> np.ndarray:
-    """int64 [sequences, pages]."""
-    num_pages = len(page_lists[0])
-    flat = np.fromiter(chain.from_iterable(page_lists), np.int64, len(page_lists) * num_pages)
-    return flat.reshape(-1, num_pages)
+def _is_consecutive(pages: Sequence[int]) -> bool:
+    return pages == list(range(pages[0], pages[0] + len(pages)))
 
 
 def _even_runs(starts: Sequence[int]) -> list[range]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -40,10 +40,10 @@ def read_torch_sections(path: Path, sections: Sequence[str]) -> dict[str, Weight
     return {section: _section(path, content, section) for section in sections}
 
 
-def read_safetensors_sections(path: Path, sections: Sequence[str]) -> dict[str, Weights]:
-    """A safetensors checkpoint whose keys are `<section>.<key>`, split by section; other sections are refused.
+def read_safetensors(path: Path) -> Weights:
+    """Every tensor of a safetensors checkpoint: a file, the index of several, or a folder with either.
 
-    Args: path: a file, the index of several, or a folder with either.
+    Raises: CheckpointError: a file is missing or damaged, or an index does not fit its files.
     """
     safetensors_shapes(path)
     tensors: Weights = {}
@@ -52,7 +52,12 @@ def read_safetensors_sections(path: Path, sections: Sequence[str]) -> dict[str, 
             tensors |= load_file(file)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file} is not a readable safetensors file: {error}") from error
-    return in_sections(tensors, sections, path)
+    return tensors
+
+
+def read_safetensors_sections(path: Path, sections: Sequence[str]) -> dict[str, Weights]:
+    """A safetensors checkpoint whose keys are `<section>.<key>`, split by section; other sections are refused."""
+    return in_sections(read_safetensors(path), sections, path)
 
 
 def without_prefixes(weights: Mapping[str, torch.Tensor], prefixes: Sequence[str], where: str) -> Weights:
@@ -74,6 +79,17 @@ def without_prefixes(weights: Mapping[str, torch.Tensor], prefixes: Sequence[str
 Module = TypeVar("Module", bound=nn.Module)
 
 
+class Rows(NamedTuple):
+    """Some of the rows (dimension 0) of a parameter, which a file holds under one key."""
+
+    key: str
+    num_rows: int
+
+
+Spelling = Callable[[str], Sequence[str] | Sequence[Rows]]
+"""Under which keys a file holds a parameter; keys alone are equal parts along dimension 0."""
+
+
 def as_named(key: str) -> tuple[str, ...]:
     """The spelling of a file that names every parameter as the module does."""
     return (key,)
@@ -86,17 +102,17 @@ def load_strict(
     where: str,
     device: str,
     dtype: torch.dtype,
-    spelling: Callable[[str], tuple[str, ...]] = as_named,
+    spelling: Spelling = as_named,
 ) -> Module:
     """Replace all parameters of `module` (which may be on the meta device) by copies of `weights`.
 
     Args:    where: the file and section, for messages.
-             spelling: the keys under which the file holds a parameter; several are its equal parts along dimension 0.
+             spelling: the keys under which the file holds a parameter.
     Raises:  CheckpointError: a missing key, an unknown key, a tensor of another shape or not of floating point; nothing
              was loaded then.
     """
-    expected = {key: (spelling(key), tensor) for key, tensor in module.state_dict().items()}
-    shapes = {name: _part(tensor, len(names)) for names, tensor in expected.values() for name in names}
+    expected = {key: shapes_in_file(spelling(key), tensor) for key, tensor in module.state_dict().items()}
+    shapes = {name: shape for parts in expected.values() for name, shape in parts.items()}
     missing = [name for name in shapes if name not in weights]
     unknown = [name for name in weights if name not in shapes]
     if missing or unknown:
@@ -111,23 +127,24 @@ def load_strict(
         if not weights[name].is_floating_point():
             raise CheckpointError(f"{where}: {name!r} has dtype {weights[name].dtype}, expected floating point")
     copies = {
-        key: _joined([weights[name] for name in names]).to(device=device, dtype=dtype, copy=True)
-        for key, (names, _) in expected.items()
+        key: _joined([weights[name] for name in parts]).to(device=device, dtype=dtype, copy=True)
+        for key, parts in expected.items()
     }
-    broken = [key for key, tensor in copies.items() if not torch.isfinite(tensor).all()]
+    broken = [name for key, tensor in copies.items() if not torch.isfinite(tensor).all() for name in expected[key]]
     if broken:
         raise CheckpointError(f"{where} has NaN or infinity in {shown(broken)}; the file is damaged or training failed")
     module.load_state_dict(copies, assign=True)
     return module
 
 
-def _part(tensor: torch.Tensor, num_parts: int) -> list[int]:
-    """The shape of one of a parameter's parts."""
-    if num_parts == 1:
-        return list(tensor.shape)
-    rows, *rest = tensor.shape
-    assert rows % num_parts == 0, "a parameter that a file splits has rows for every part"
-    return [rows // num_parts, *rest]
+def shapes_in_file(spelled: Sequence[str] | Sequence[Rows], parameter: torch.Tensor) -> dict[str, list[int]]:
+    """The shape under each key of a file that holds a parameter so, in the order of its rows."""
+    if len(spelled) == 1 and isinstance(spelled[0], str):
+        return {spelled[0]: list(parameter.shape)}
+    num_rows, *rest = parameter.shape
+    parts = [Rows(part, num_rows // len(spelled)) if isinstance(part, str) else part for part in spelled]
+    assert sum(part.num_rows for part in parts) == num_rows, f"a parameter of {num_rows} rows is not {parts}"
+    return {part.key: [part.num_rows, *rest] for part in parts}
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,8 @@ Everywhere else this is `torch.nn.functional.linear`.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,6 +27,10 @@ PACKED_FOR_ROWS = 1056
 ALL = slice(None)
 """All outputs of a layer."""
 
+Gelu = Literal[False, True, "tanh"]
+"""None, the exact one, or its approximation by a tanh."""
+_APPROXIMATION: dict[Gelu, str] = {False: "none", True: "none", "tanh": "tanh"}
+
 
 class Linear(nn.Linear):
     """`torch.nn.Linear` by another route: same parameters, same result to rounding."""
@@ -34,16 +39,22 @@ class Linear(nn.Linear):
     """The weights as oneDNN wants them, and the address of those that they were made from."""
 
     def forward(
-        self, x: torch.Tensor, gelu: bool = False, residual: torch.Tensor | None = None, columns: slice = ALL
+        self,
+        x: torch.Tensor,
+        gelu: Gelu = False,
+        residual: torch.Tensor | None = None,
+        columns: slice = ALL,
+        factor: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x [..., in] -> gelu(x weight + bias) + residual [..., out], as far as each is asked for; the GELU is exact.
+        """x [..., in] -> gelu(x weight + bias) + residual [..., out], as far as each is asked for.
 
-        `columns`: a contiguous part of the outputs, the only ones computed.
+        `columns`: a contiguous part of the outputs, the only ones computed. `factor` [..., out] multiplies, where the
+        residual would be added; there is one of the two at most.
         """
         if columns is not ALL:
             bias = None if self.bias is None else self.bias[columns]
-            return _linear(x, self.weight[columns], bias, None, gelu, residual)
-        return _linear(x, self.weight, self.bias, self._packed_now(), gelu, residual)
+            return _linear(x, self.weight[columns], bias, None, gelu, residual, factor)
+        return _linear(x, self.weight, self.bias, self._packed_now(), gelu, residual, factor)
 
     def pack(self) -> None:
         """Keep a copy of the weights as oneDNN wants them, where that pays; they must not change in place any more."""
@@ -64,6 +75,42 @@ class Linear(nn.Linear):
         return None if self._packed is None or self._packed[0] != self.weight.data_ptr() else self._packed[1]
 
 
+class PreparedLinear:
+    """A `Linear` for inference, of which everything is looked up beforehand that its module looks up at each call.
+
+    Its weights may change in place as far as `pack` allows it; it does not see that others take their place. Around the
+    product a call takes 0.3 us where the module takes 3.7, and 0.5 us where it takes 5 with cold caches.
+    """
+
+    __slots__ = ("_bias", "_fewest_numbers", "_packed", "_weight")
+
+    def __init__(self, layer: Linear) -> None:
+        self._weight = weight = layer.weight.detach()
+        self._bias = None if layer.bias is None else layer.bias.detach()
+        packed = layer._packed_now()
+        self._packed = weight if packed is None else packed
+        can_take_onednn = _ONEDNN is not None and weight.device.type == "cpu" and weight.dtype in _ONEDNN_DTYPES
+        self._fewest_numbers = SMALL_PRODUCT / weight.shape[0] if can_take_onednn else math.inf
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        gelu: Gelu = False,
+        residual: torch.Tensor | None = None,
+        columns: slice = ALL,
+        factor: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See `Linear.forward`; x has the weights' dtype."""
+        if columns is not ALL:
+            bias = None if self._bias is None else self._bias[columns]
+            return _linear(x, self._weight[columns], bias, None, gelu, residual, factor)
+        if x.numel() >= self._fewest_numbers:
+            return _product(x, self._packed, self._bias, gelu, residual, factor)
+        out = functional.linear(x, self._weight, self._bias)
+        out = functional.gelu(out, approximate=_APPROXIMATION[gelu]) if gelu else out
+        return _combined(out, residual, factor)
+
+
 def pack(network: nn.Module) -> None:
     """Prepare a network whose weights do not change any more; this keeps a second copy of its small layers."""
     for module in network.modules():
@@ -81,15 +128,23 @@ def _linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     packed: torch.Tensor | None = None,
-    gelu: bool = False,
+    gelu: Gelu = False,
     residual: torch.Tensor | None = None,
+    factor: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    assert residual is None or factor is None
     takes_onednn = _takes_onednn(x, weight)
     if takes_onednn and not torch.is_grad_enabled():
-        return _product(x, weight if packed is None else packed, bias, gelu, residual)
+        return _product(x, weight if packed is None else packed, bias, gelu, residual, factor)
     out = _OneDnnLinear.apply(x, weight, bias) if takes_onednn else functional.linear(x, weight, bias)
-    out = functional.gelu(out) if gelu else out
-    return out if residual is None else residual + out
+    out = functional.gelu(out, approximate=_APPROXIMATION[gelu]) if gelu else out
+    return _combined(out, residual, factor)
+
+
+def _combined(out: torch.Tensor, residual: torch.Tensor | None, factor: torch.Tensor | None) -> torch.Tensor:
+    if residual is not None:
+        return residual + out
+    return out if factor is None else factor * out
 
 
 def _takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -108,15 +163,17 @@ def _product(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    gelu: bool = False,
+    gelu: Gelu = False,
     residual: torch.Tensor | None = None,
+    factor: torch.Tensor | None = None,
 ) -> torch.Tensor:
     assert _ONEDNN is not None
     x = x.contiguous()  # a strided input sends oneDNN to its reference code, a hundred times slower
-    if residual is None or gelu:
-        out = _ONEDNN(x, weight, bias, "gelu" if gelu else "none", [], "none")
-        return out if residual is None else residual + out
-    return _ONEDNN.binary(x, residual.contiguous(), weight, bias, "add")
+    other = factor if residual is None else residual
+    if other is None or gelu:
+        out = _ONEDNN(x, weight, bias, "gelu" if gelu else "none", [], _APPROXIMATION[gelu])
+        return _combined(out, residual, factor)
+    return _ONEDNN.binary(x, other.contiguous(), weight, bias, "add" if factor is None else "mul")
 
 
 class _OneDnnLinear(torch.autograd.Function):

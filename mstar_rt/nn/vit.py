@@ -1,19 +1,18 @@
 """Pre-norm vision-transformer blocks whose attention is handed in by the caller.
 
-The same block runs a dense training forward, an encoder, and one step against a paged cache: only `attend` differs.
+The same block runs a dense training forward and an encoder; one step against a paged cache is in `vit_steps`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mstar_rt.nn.attention import AttentionPlan
-from mstar_rt.nn.linear import ALL, Linear
+from mstar_rt.nn.linear import Linear
 from mstar_rt.nn.rope3d import Rotation, rotate
 
 BLOCK_NORM_EPS = 1e-6
@@ -36,15 +35,6 @@ def dense_attention(mask: torch.Tensor | None = None) -> Attend:
     return attend
 
 
-def paged_attention(plan: AttentionPlan, layer: int) -> Attend:
-    """Attention of one layer of a planned step: B sequences, each with one block of N tokens."""
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return plan.run(layer, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).view(q.shape)
-
-    return attend
-
-
 class SelfAttention(nn.Module):
     """Multi-head attention with one fused query-key-value product."""
 
@@ -57,19 +47,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, norm: nn.LayerNorm, rotation: Rotation, attend: Attend) -> torch.Tensor:
         """x + attention(norm(x)); x [B, N, D], rotation tables over (token, query or key, head)."""
-        q, k, v = self.project(x, norm, rotation, 0, 3)
-        return self.proj(attend(q, k, v).flatten(-2), residual=x)
-
-    def project(
-        self, x: torch.Tensor, norm: nn.LayerNorm, rotation: Rotation, first: int, last: int
-    ) -> tuple[torch.Tensor, ...]:
-        """Those of (query, key, value) from `first` to before `last`, each [B, N, heads, head_dim], rotated."""
-        dim = self.qkv.in_features
-        columns = ALL if last - first == 3 else slice(first * dim, last * dim)
-        projected = self.qkv(norm(x), columns=columns)
-        parts = projected.view(*x.shape[:-1], last - first, self.num_heads, self.head_dim)
-        turned = rotate(parts[..., : 2 - first, :, :], rotation).unbind(-3)
-        return turned if last < 3 else (*turned, parts[..., 2 - first, :, :])
+        projected = self.qkv(norm(x)).view(*x.shape[:-1], 3, self.num_heads, self.head_dim)
+        q, k = rotate(projected[..., :2, :, :], rotation).unbind(-3)
+        return self.proj(attend(q, k, projected[..., 2, :, :]).flatten(-2), residual=x)
 
 
 class Mlp(nn.Module):
@@ -97,38 +77,6 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, rotation: Rotation, attend: Attend) -> torch.Tensor:
         return self.mlp(self.attn(x, self.norm1, rotation, attend), self.norm2)
-
-    def read(
-        self,
-        x: torch.Tensor,
-        rotation: Rotation,
-        plan: AttentionPlan,
-        layer: int,
-        first_token: int = 0,
-        blocks: Sequence[int] | None = None,
-    ) -> torch.Tensor:
-        """`forward` in a planned step of which only the tokens from `first_token` on, of some or all blocks, are read.
-
-        Of the others only what the cache keeps is computed. Returns: [read blocks, N - first_token, D].
-        """
-        if blocks is None or len(blocks) == len(x):
-            blocks = None
-            q, k, v = self.attn.project(x, self.norm1, rotation, 0, 3)
-        else:
-            k, v = self.attn.project(x, self.norm1, rotation, 1, 3)
-            if not len(blocks):
-                plan.store(layer, k.flatten(0, 1), v.flatten(0, 1))
-                return x[:0, first_token:]
-            x = x[list(blocks)]
-            (q,) = self.attn.project(x, self.norm1, _of_blocks(rotation, blocks), 0, 1)
-        attended = plan.run(layer, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), blocks)
-        attended = attended.reshape(x.shape)
-        return self.mlp(self.attn.proj(attended[:, first_token:], residual=x[:, first_token:]), self.norm2)
-
-
-def _of_blocks(rotation: Rotation, blocks: Sequence[int]) -> Rotation:
-    """Tables of some blocks, where each has its own; those that all share stay."""
-    return rotation if rotation.turn.dim() == 4 else Rotation(*(table[list(blocks)] for table in rotation))
 
 
 def items_at_once(tokens_per_item: int, device: torch.device) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mstar_rt.errors import ResourceExhausted
+from mstar_rt.errors import InvalidArgument, MstarError, ResourceExhausted
 from mstar_rt.message import ResumeWalk, SuspendWalk, WalkYields
 from mstar_rt.transport import ControlEndpoint
 from mstar_rt.worker.active import ActiveWalk, Stage, Work
@@ -118,15 +118,15 @@ class PagePressure:
         else:
             what = "what the request's earlier walks left does"
         num_kept = waiter.walk.loaded.memory.num_session_page_holds(waiter.cache)
-        beside = f"beside the {num_kept} that open sessions keep" if num_kept else "even alone"
-        advice = "close sessions that are not needed, " if num_kept else ""
-        self._table.fail(
-            waiter.walk,
-            ResourceExhausted(
-                f"{what} not fit into this worker's pages, {beside}: {waiter.shortage}; "
-                f"{advice}ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
-            ),
-        )
+        advice = "ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
+        does_not_fit = f"{what} not fit into this worker's pages"
+        error: MstarError = InvalidArgument(f"{does_not_fit}, even alone: {waiter.shortage}; {advice}")
+        if num_kept:
+            error = ResourceExhausted(
+                f"{does_not_fit}, beside the {num_kept} that open sessions keep: {waiter.shortage}; "
+                f"close sessions that are not needed, {advice}"
+            )
+        self._table.fail(waiter.walk, error)
 
     def _suspend_here(self, walk: ActiveWalk) -> None:
         """A walk on this rank alone starts again when another has ended."""

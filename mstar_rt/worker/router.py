@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 
 from mstar_rt.cache.moving import export_delta
-from mstar_rt.errors import MstarError
 from mstar_rt.message import CacheDelta, Emitted, EmittedGroup, TensorRef, Token, Tokens
 from mstar_rt.program import Emission, Progress, Send
 from mstar_rt.transport import ControlEndpoint, TensorPlane
@@ -44,10 +43,8 @@ class Router:
         walk.emissions, walk.sends = [], []
         fresh = [emission for emission in emissions if (emission.name, emission.iteration) not in walk.emitted]
         if not sends:
-            if len(fresh) == 1:
-                self._emit_alone(walk, fresh[0])
-            elif fresh:
-                self._emit_together(walk, fresh)
+            if fresh:
+                self._emit(walk, fresh)
             return
         parcels = Parcels(self._plane)
         try:
@@ -84,18 +81,8 @@ class Router:
             for token in message.tokens
         ]
 
-    def _emit_alone(self, walk: ActiveWalk, emission: Emission) -> None:
-        """The usual case: a walk whose step concerns no other rank."""
-        reply_to = walk.start.reply_to
-        ref = send_tensor(self._plane, self._tensor(walk, emission), (reply_to,))
-        try:
-            self._send_emitted(walk, emission, ref)
-        except MstarError:
-            take_back(self._plane, ref, (reply_to,))
-            raise
-
-    def _emit_together(self, walk: ActiveWalk, emissions: list[Emission]) -> None:
-        """The same for a step that emits several tensors: one message, all of them or none."""
+    def _emit(self, walk: ActiveWalk, emissions: list[Emission]) -> None:
+        """The usual case, a walk whose step concerns no other rank: one message, with all tensors or none."""
         start = walk.start
         consumers = (start.reply_to,)
         records: list[Emitted] = []
@@ -104,7 +91,7 @@ class Router:
                 ref = send_tensor(self._plane, self._tensor(walk, emission), consumers)
                 index = len(walk.emitted) + len(records)
                 records.append(Emitted(start.request_id, start.walk, index, emission.name, emission.iteration, ref))
-            self._endpoint.send(start.reply_to, EmittedGroup(records))
+            self._endpoint.send(start.reply_to, records[0] if len(records) == 1 else EmittedGroup(records))
         except BaseException:
             for record in records:
                 take_back(self._plane, record.tensor, consumers)

@@ -11,7 +11,7 @@ from mstar_rt.errors import PagesExhausted
 from mstar_rt.nn import attention_dense
 from mstar_rt.nn.attention import AttentionStep, StepKind, select_backend
 from mstar_rt.nn.attention_cpu import CpuAttention
-from mstar_rt.nn.attention_pages import EvenPages, ScatteredPages
+from mstar_rt.nn.attention_pages import EvenTokens, ScatteredTokens, StoredTokens
 from tests.nn.dense_reference import TokenSource
 from tests.nn.paged_twin import Twin, histories
 
@@ -60,9 +60,9 @@ def test_uniform_batches_that_fill_whole_pages(
         twin.step([(index, block, kind) for index in members])
 
 
-def layouts(twin: Twin, batch: list[tuple[int, int, StepKind]]) -> list[object]:
+def tokens_of(twin: Twin, batch: list[tuple[int, int, StepKind]]) -> list[StoredTokens]:
     plan = twin.backend.plan([AttentionStep(twin.tables[i], n, kind) for i, n, kind in batch])
-    found = [group.layout for group in plan._groups]
+    found = [group.tokens for group in plan._groups]
     plan.rollback()
     return found
 
@@ -72,9 +72,9 @@ def test_candidates_that_grow_together_are_read_in_place() -> None:
     members = [twin.create() for _ in range(8)]
     for _ in range(4):
         twin.step([(index, 4, BLOCK) for index in members])
-    (layout,) = layouts(twin, [(index, 4, BLOCK) for index in members])
-    assert isinstance(layout, EvenPages)
-    assert layout.read(twin.pool.keys(0)).data_ptr() == twin.pool.keys(0).data_ptr()
+    (tokens,) = tokens_of(twin, [(index, 4, BLOCK) for index in members])
+    assert isinstance(tokens, EvenTokens)
+    assert tokens.read(0)[0].data_ptr() == twin.pool.keys(0).data_ptr()
 
 
 def test_two_requests_at_different_lengths_make_two_groups() -> None:
@@ -83,8 +83,8 @@ def test_two_requests_at_different_lengths_make_two_groups() -> None:
     twin.step([(index, 4, BLOCK) for index in ahead])
     behind = [twin.create() for _ in range(4)]
     mixed = [(index, 4, BLOCK) for pair in zip(ahead, behind, strict=True) for index in pair]
-    assert all(isinstance(layout, EvenPages) for layout in layouts(twin, mixed))
-    assert len(layouts(twin, mixed)) == 2
+    assert all(isinstance(tokens, EvenTokens) for tokens in tokens_of(twin, mixed))
+    assert len(tokens_of(twin, mixed)) == 2
     twin.step(mixed)
     twin.step(mixed)
 
@@ -97,8 +97,8 @@ def test_candidates_that_share_a_context_are_copied_together_and_it_is_stored_on
     assert twin.pool.allocator.num_held == 1
     for _ in range(2):
         twin.step([(index, 4, BLOCK) for index in members])
-    (layout,) = layouts(twin, [(index, 4, BLOCK) for index in members])
-    assert isinstance(layout, ScatteredPages)
+    (tokens,) = tokens_of(twin, [(index, 4, BLOCK) for index in members])
+    assert isinstance(tokens, ScatteredTokens)
     assert twin.pool.allocator.num_held == 1 + 6 * 2
 
 

@@ -33,34 +33,34 @@ def test_read_and_write(lists: list[list[int]], page_size: int, data: st.DataObj
     num_each = len(lists[0])
     length = data.draw(st.integers((num_each - 1) * page_size + 1, num_each * page_size))
     num_new = data.draw(st.integers(0, length))
-    pages = torch.randn(NUM_PAGES, page_size, HEADS, HEAD_DIM)
-    stored = torch.stack([pages[ids].flatten(0, 1)[:length] for ids in lists])
-    new = torch.randn(len(lists), num_new, HEADS, HEAD_DIM)
+    kv = torch.randn(2, 2, NUM_PAGES, page_size, HEADS, HEAD_DIM)
+    layer = data.draw(st.integers(0, 1))
+    stored = torch.stack([kv[layer][:, ids].flatten(1, 2)[:, :length] for ids in lists], dim=1)
+    new = torch.randn(2, len(lists), num_new, HEADS, HEAD_DIM)
+    before = kv.clone()
 
     # Tokens so big that every run of evenly lying sequences is worth a call of its own, or so small that none is.
     parts = list(lay_out(lists, page_size, length, num_new, 10**9 if big_tokens else 1))
     assert [number for run, _ in parts for number in run] == list(range(len(lists)))
-    untouched = torch.ones(NUM_PAGES, page_size, dtype=torch.bool)
     for run, layout in parts:
-        here = slice(run.start, run.stop)
-        assert torch.equal(layout.read(pages), stored[here])
-        if num_new:
-            layout.write(pages, new[here])
-        expected = torch.cat([stored[here, : length - num_new], new[here]], dim=1)
-        assert torch.equal(layout.read(pages), expected)
+        tokens, here = layout.open(kv, num_new), slice(run.start, run.stop)
+        assert torch.equal(torch.stack(tokens.read(layer)), stored[:, here])
+        tokens.write(layer, *new[:, here])
+        expected = torch.cat([stored[:, here, : length - num_new], new[:, here]], dim=2)
+        assert torch.equal(torch.stack(tokens.read(layer)), expected)
     for number, ids in enumerate(lists):
         for position in range(length - num_new, length):
-            untouched[ids[position // page_size], position % page_size] = False
-            assert torch.equal(pages[ids[position // page_size], position % page_size], new[number, position - length])
-    assert untouched.sum() == NUM_PAGES * page_size - len(lists) * num_new
+            before[layer, :, ids[position // page_size], position % page_size] = new[:, number, position - length]
+    assert torch.equal(kv, before)
 
 
 def test_evenly_lying_sequences_are_one_view() -> None:
-    pages = torch.zeros(20, 4, HEADS, HEAD_DIM)
+    kv = torch.zeros(1, 2, 20, 4, HEADS, HEAD_DIM)
     ((run, layout),) = lay_out([[2, 3, 4], [7, 8, 9], [12, 13, 14]], 4, 11, 4, token_bytes=1)
     assert run == range(3)
     assert layout == EvenPages(first_page=2, stride_pages=5, num_sequences=3, length=11)
-    assert layout.read(pages).data_ptr() == pages[2].data_ptr()
+    keys, values = layout.open(kv, 4).read(0)
+    assert (keys.data_ptr(), values.data_ptr()) == (kv[0, 0, 2].data_ptr(), kv[0, 1, 2].data_ptr())
 
 
 def test_short_runs_of_small_tokens_are_copied_and_long_or_big_ones_are_not() -> None:
@@ -79,7 +79,8 @@ def test_copies_are_made_in_parts_of_bounded_size() -> None:
 
 
 def test_transient_blocks_over_one_sequence_share_its_view() -> None:
-    pages = torch.randn(5, 2, HEADS, HEAD_DIM)
+    kv = torch.randn(1, 2, 5, 2, HEADS, HEAD_DIM)
     ((_, layout),) = lay_out([[1, 2], [1, 2], [1, 2]], 2, 3, 0, token_bytes=1)
     assert layout == EvenPages(1, 0, 3, 3)
-    assert torch.equal(layout.read(pages), pages[1:3].flatten(0, 1)[:3].expand(3, -1, -1, -1))
+    keys, _ = layout.open(kv, 0).read(0)
+    assert torch.equal(keys, kv[0, 0, 1:3].flatten(0, 1)[:3].expand(3, -1, -1, -1))

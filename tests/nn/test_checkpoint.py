@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from mstar_rt.errors import CheckpointError
-from mstar_rt.nn.checkpoint import load_strict, read_safetensors_sections, read_torch_sections, without_prefixes
+from mstar_rt.nn.checkpoint import Rows, load_strict, read_safetensors_sections, read_torch_sections, without_prefixes
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -55,6 +55,23 @@ def test_every_fault_is_named_and_nothing_is_loaded() -> None:
         with pytest.raises(CheckpointError, match=message):
             load_strict(kept, tensors, where="file", device="cpu", dtype=torch.float32)
     assert torch.equal(kept.weight, before)
+
+
+def test_a_parameter_that_a_file_splits() -> None:
+    parts = {"weight": [Rows("q", 3), Rows("k", 1)], "bias": ["b.q", "b.k"]}
+    held = {"q": torch.ones(3, 2), "k": torch.zeros(1, 2), "b.q": torch.ones(2), "b.k": torch.zeros(2)}
+    kept = nn.Linear(2, 4)
+
+    def load_split(weights: dict[str, torch.Tensor]) -> nn.Linear:
+        return load_strict(kept, weights, where="file", device="cpu", dtype=torch.float32, spelling=parts.__getitem__)
+
+    with pytest.raises(CheckpointError, match=r"'q' has shape \[1, 2\], expected \[3, 2\]"):
+        load_split({**held, "q": held["k"], "k": held["q"]})
+    with pytest.raises(CheckpointError, match=r"file lacks 'b\.k' and has unknown keys 'bias'"):
+        load_split({("bias" if key == "b.k" else key): tensor for key, tensor in held.items()})
+    load_split(held)
+    assert kept.weight.sum(1).tolist() == [2, 2, 2, 0]
+    assert kept.bias.tolist() == [1, 1, 0, 0]
 
 
 def test_sections_are_split_and_strangers_refused(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mstar_rt.nn.linear import Linear, pack
+from mstar_rt.nn.linear import Gelu, Linear, PreparedLinear, pack
 from mstar_rt.nn.rope3d import grid_rotation, rotate, section_size
 from mstar_rt.nn.vit import Block, dense_attention, over_heads
+from mstar_rt.nn.vit_steps import StepLayers, step_linear
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 BY_ONEDNN = pytest.mark.parametrize("num_rows", [7, 400])
@@ -42,23 +43,28 @@ def test_linear_takes_any_dtype_and_no_bias() -> None:
 @BY_ONEDNN
 @DTYPES
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("gelu", [False, True])
-def test_a_layer_with_what_follows_it(num_rows: int, dtype: torch.dtype, is_packed: bool, gelu: bool) -> None:
+@pytest.mark.parametrize("gelu", [False, True, "tanh"])
+@pytest.mark.parametrize("what", ["residual", "factor"])
+def test_a_layer_with_what_follows_it(
+    num_rows: int, dtype: torch.dtype, is_packed: bool, gelu: Gelu, what: str
+) -> None:
     torch.manual_seed(0)
     layer = Linear(64, 96).to(dtype)
-    x, residual = torch.randn(3, num_rows, 64).to(dtype), torch.randn(3, num_rows + 1, 96).to(dtype)[:, 1:]
+    x, other = torch.randn(3, num_rows, 64).to(dtype), torch.randn(3, num_rows + 1, 96).to(dtype)[:, 1:]
     if is_packed:
         pack(layer)
         assert layer._packed is not None
     out = functional.linear(x.double(), layer.weight.double(), layer.bias.double())
-    expected = (functional.gelu(out) if gelu else out) + residual.double()
-    tolerance = {"rtol": 0, "atol": 2e-6} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 2e-2}
+    opened = functional.gelu(out, approximate="tanh" if gelu == "tanh" else "none") if gelu else out
+    expected = opened + other.double() if what == "residual" else opened * other.double()
+    tolerance = {"rtol": 1e-6, "atol": 2e-6} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 2e-2}
+    part = slice(16, 48)
     with torch.no_grad():
-        torch.testing.assert_close(layer(x, gelu, residual).double(), expected, **tolerance)
+        torch.testing.assert_close(layer(x, gelu, **{what: other}).double(), expected, **tolerance)
         torch.testing.assert_close(
-            layer(x, gelu, residual[..., 16:48], columns=slice(16, 48)).double(), expected[..., 16:48], **tolerance
+            layer(x, gelu, columns=part, **{what: other[..., part]}).double(), expected[..., part], **tolerance
         )
-    torch.testing.assert_close(layer(x, gelu, residual).detach().double(), expected, **tolerance)
+    torch.testing.assert_close(layer(x, gelu, **{what: other}).detach().double(), expected, **tolerance)
 
 
 def test_inputs_that_are_slices() -> None:
@@ -78,11 +84,12 @@ def test_new_weights_and_copies_do_not_see_the_packed_ones() -> None:
 
 
 @BY_ONEDNN
-def test_fused_gelu_is_the_exact_one(num_rows: int) -> None:
+@pytest.mark.parametrize(("gelu", "approximate"), [(True, "none"), ("tanh", "tanh")])
+def test_fused_gelu_is_the_one_asked_for(num_rows: int, gelu: Gelu, approximate: str) -> None:
     layer, x = Linear(256, 32), torch.linspace(-6, 6, num_rows * 256).reshape(num_rows, 256)
     with torch.no_grad():
-        fused = layer(x, gelu=True)
-        plain = functional.gelu(functional.linear(x, layer.weight, layer.bias))
+        fused = layer(x, gelu=gelu)
+        plain = functional.gelu(functional.linear(x, layer.weight, layer.bias), approximate=approximate)
     torch.testing.assert_close(fused, plain, rtol=0, atol=5e-6)
 
 
@@ -117,3 +124,22 @@ def test_a_mask_hides_what_it_should() -> None:
         after = block(x, rotation, dense_attention(mask))
     torch.testing.assert_close(after[:, :2], before[:, :2])
     assert (after[:, 2:] - before[:, 2:]).abs().max() > 0.1
+
+
+def test_prepared_layers_are_made_anew_when_weights_move_and_not_used_for_gradients() -> None:
+    layer, made = Linear(8, 8), []
+
+    def make(prepared: bool) -> Linear | PreparedLinear:
+        made.append(prepared)
+        return step_linear(layer, prepared)
+
+    layers, x = StepLayers(layer, make), torch.randn(3, 8)
+    with torch.inference_mode():
+        first = layers.now()(x)
+        assert layers.now() is layers.now()
+        assert copy.deepcopy(layers).now() is not layers.now()
+        layer.weight = torch.nn.Parameter(layer.weight + 1)
+        assert torch.equal(layers.now()(x), layer(x))
+        assert not torch.equal(layers.now()(x), first)
+    assert layers.now() is layer
+    assert made == [True, True, True, False]

@@ -168,7 +168,7 @@ def test_what_can_never_fit_is_refused_on_several_ranks() -> None:
     ranks.submit("big", "generate", 3, **params_of("generate", 30))
     ranks.submit("small", "generate", 3, **params_of("generate", 3))
     ranks.run(["big", "small"])
-    assert ranks.failed("big").code == "RESOURCE_EXHAUSTED"
+    assert ranks.failed("big").code == "INVALID_ARGUMENT"
     assert "even alone" in ranks.failed("big").message
     ranks.finished("small")
     ranks.assert_clean()

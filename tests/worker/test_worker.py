@@ -298,7 +298,7 @@ def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     rig = Rig(pages=1)
     rig.start("big", [1.0] * 12, "remember", steps=1)
     rig.run()
-    assert failed(rig, "big").code == "RESOURCE_EXHAUSTED"
+    assert failed(rig, "big").code == "INVALID_ARGUMENT"
     assert "needs 3 cache pages and 1 of" in failed(rig, "big").message
     rig.assert_clean()
 
@@ -319,7 +319,7 @@ def test_the_refusal_does_not_wait_for_the_inbox(monkeypatch: pytest.MonkeyPatch
         rig.collect()
         if rig.ends:
             break
-    assert failed(rig, "big").code == "RESOURCE_EXHAUSTED"
+    assert failed(rig, "big").code == "INVALID_ARGUMENT"
     assert waits_s[1:] == [0.0] * (len(waits_s) - 1), "only the first turn had nothing to do"
 
 

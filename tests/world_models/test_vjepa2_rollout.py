@@ -125,6 +125,21 @@ def test_goals_that_do_not_fit_are_refused(driver: Any) -> None:
     assert driver.num_pages_held == 0
 
 
+def test_what_needs_more_pages_than_there_are_is_refused_before_a_step_and_what_needs_all_runs(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocator = driver.loaded.pools["world"].allocator
+    allocator.allocate(allocator.num_free - 22)
+    monkeypatch.setattr(allocator, "num_pages", 22)
+    fits, too_large = (random_scene(3, 4, horizon, SHAPE, seed=8) for horizon in (6, 7))
+    assert len(driver.run_one("rollout", fits.rollout).emitted["latent"]) == 6
+    driver.batches.clear()
+    with pytest.raises(InvalidArgument, match=r"4 sequences of 7 steps keep 26 frames in the cache, .* pages for 22"):
+        driver.run_one("rollout", too_large.rollout)
+    assert "predict" not in [node for node, _ in driver.batches]
+    assert allocator.num_free == 22
+
+
 @pytest.mark.parametrize("use", ["last", "per_step", "nearest"])
 def test_plans_measure_what_rollouts_of_their_candidates_measure(driver: Any, use: str) -> None:
     goals = {"goal_latents": GOALS[:1] if use == "last" else GOALS}

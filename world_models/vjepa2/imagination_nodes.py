@@ -14,6 +14,7 @@ from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
 from mstar_rt.nn.norms import normalise_latents
 from world_models.planning.cost import goal_distance, has_distance
 from world_models.planning.pose import canonical_pose, integrate, integrate_all
+from world_models.planning.tree import num_rows as num_imagined_rows
 from world_models.planning.tree import rows_at
 from world_models.planning.window import Window, starting_frames, window_of
 from world_models.vjepa2.history_nodes import POSE_TOLERANCE, Recall, past_label, slid_label
@@ -74,7 +75,7 @@ def turn_of(call: NodeCall) -> Turn:
     step, params = call.iteration[-1], call.params
     horizon, window = params["rollout_horizon"], window_of(params)
     assert window is not None
-    num_past, num_candidates = int(call.inputs["num_remembered"]), len(call.inputs["actions"])
+    num_past, num_candidates = int(call.inputs["num_remembered"]), call.inputs["actions"].shape[0]
     branching = params.get("tree_branching", ())
     num_rows = rows_at(step, num_candidates, branching)
     num_frames = num_past + 1 + step
@@ -88,7 +89,7 @@ def turn_of(call: NodeCall) -> Turn:
         start=window.start(num_frames),
         slides=step > 0 and window.slides_at(num_frames),
         num_rows=num_rows,
-        num_branches=num_rows // rows_at(step - 1, num_candidates, branching) if step else 1,
+        num_branches=num_rows // rows_at(step - 1, num_candidates, branching) if step and branching else 1,
         stride=num_candidates // num_rows,
     )
 
@@ -110,6 +111,8 @@ class Predict:
 
     def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
         turn, frame_tokens = turn_of(call), self._predictor.config.frame_tokens
+        if turn.step == 0:
+            _check_room(call, turn)
         tables, num_blocks = self._tables(call, turn), turn.num_blocks
         if num_blocks > 1:
             kind = StepKind.BLOCK_APPEND
@@ -126,7 +129,7 @@ class Predict:
             cameras = _joined([_cameras(call, turn) for call, turn in zip(calls, turns, strict=True)]).to(self._dtype)
         raw = self._predictor.step(latents, actions, poses, attention, cameras, read=_read(turns))
         normalised = checked_finite(normalise_latents(raw.float()), "the predictor")
-        parts = normalised.split([turn.num_rows for turn in turns])
+        parts = normalised.split([turn.num_rows for turn in turns]) if len(turns) > 1 else (normalised,)
         return [self._result(call, turn, part) for call, turn, part in zip(calls, turns, parts, strict=True)]
 
     def _result(self, call: NodeCall, turn: Turn, latent: torch.Tensor) -> NodeResult:
@@ -136,7 +139,7 @@ class Predict:
         outputs = {
             "imagined": _carried(call, turn, latent),
             "latent": latent if is_shown else latent[:0],
-            "pose": call.inputs["poses"][:: turn.stride, turn.step + 1],
+            "pose": _at_step(call.inputs["poses"], turn, turn.step + 1),
             "goal_distance": _distance(call, turn, latent),
         }
         return NodeResult(outputs, leave=turn.is_last, flags=(BEYOND_TRAINED,) if is_beyond else ())
@@ -183,6 +186,24 @@ class Predict:
         return tables
 
 
+def _check_room(call: NodeCall, turn: Turn) -> None:
+    """Refuses at once what would run out of pages on the way whoever else gives theirs back.
+
+    Where the window slides rows hold fewer frames, which is left to the cache to find out.
+    Raises: InvalidArgument: the request needs more pages than there are.
+    """
+    if turn.window.start(turn.num_frames_at_end):
+        return
+    horizon, num_candidates = call.params["rollout_horizon"], call.inputs["actions"].shape[0]
+    num_imagined = num_imagined_rows(horizon - 1, num_candidates, call.params.get("tree_branching", ()))
+    num_frames, num_pages = turn.num_past + num_imagined, call.sequences.pool.num_pages
+    if num_frames > num_pages:
+        raise InvalidArgument(
+            f"{num_candidates} sequences of {horizon} steps keep {num_frames} frames in the cache, this worker has "
+            f"pages for {num_pages}: ask for fewer samples or a shorter horizon, or raise workers.kv_memory_mb"
+        )
+
+
 def _release_others(call: NodeCall, labels: Collection[Hashable]) -> None:
     """Give up the imagined sequences that are not among these."""
     kept = frozenset(labels)
@@ -193,7 +214,9 @@ def _release_others(call: NodeCall, labels: Collection[Hashable]) -> None:
 
 def _label(row: int, step: int, call: NodeCall) -> int | tuple[int, int]:
     """The sequence of a row at a step: rows keep theirs as long as no row branches."""
-    branching = call.params.get("tree_branching", ()) if len(call.inputs["actions"]) > 1 else ()
+    branching = call.params.get("tree_branching", ())
+    if not branching or call.inputs["actions"].shape[0] == 1:
+        return row
     depth = sum(branches > 1 for branches in branching[1 : step + 1])
     return (depth, row) if depth else row
 
@@ -208,10 +231,15 @@ def _new_blocks(call: NodeCall, turn: Turn) -> tuple[torch.Tensor, torch.Tensor,
     if turn.num_branches > 1:
         latents = latents.repeat_interleave(turn.num_branches, dim=0)
     if num_blocks == 1:
-        return latents[:, 0], inputs["actions"][:: turn.stride, step], inputs["poses"][:: turn.stride, step]
+        return latents[:, 0], _at_step(inputs["actions"], turn, step), _at_step(inputs["poses"], turn, step)
     steps = slice(step + 1 - num_blocks, step + 1)
     actions, poses = (inputs[name][:: turn.stride, steps].flatten(0, 1) for name in ("actions", "poses"))
     return latents.flatten(0, 1), actions, poses
+
+
+def _at_step(values: torch.Tensor, turn: Turn, step: int) -> torch.Tensor:
+    """Of [candidates, steps, 7] those of one step, [N, 7]."""
+    return (values if turn.stride == 1 else values[:: turn.stride]).select(1, step)
 
 
 def _cameras(call: NodeCall, turn: Turn) -> torch.Tensor:

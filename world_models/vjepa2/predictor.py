@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.nn.attention import AttentionPlan
-from mstar_rt.nn.linear import Linear
+from mstar_rt.nn.linear import Linear, PreparedLinear
 from mstar_rt.nn.rope3d import Rotation, grid_rotation
-from mstar_rt.nn.vit import (
-    BLOCK_NORM_EPS,
-    Block,
-    dense_attention,
-    initialise,
-    items_at_once,
-    over_heads,
-    paged_attention,
-)
+from mstar_rt.nn.vit import BLOCK_NORM_EPS, Block, dense_attention, initialise, items_at_once, over_heads
+from mstar_rt.nn.vit_steps import Norm, StepBlock, StepLayers, step_linear, step_norm
 from world_models.vjepa2.config import PredictorConfig
+
+
+class _StepLayers(NamedTuple):
+    """The layers of a predictor as a planned step runs them, under the same names."""
+
+    predictor_embed: Linear | PreparedLinear
+    action_encoder: Linear | PreparedLinear
+    state_encoder: Linear | PreparedLinear
+    extrinsics_encoder: Linear | PreparedLinear
+    blocks: list[StepBlock]
+    predictor_norm: Norm
+    predictor_proj: Linear | PreparedLinear
 
 
 class ActionPredictor(nn.Module):
@@ -45,6 +51,7 @@ class ActionPredictor(nn.Module):
         )
         self.predictor_norm = nn.LayerNorm(config.dim, eps=BLOCK_NORM_EPS)
         self.predictor_proj = Linear(config.dim, config.latent_dim)
+        self._step_layers = StepLayers(self.predictor_embed, self._make_step_layers)
         self._rotations: dict[torch.device, Rotation] = {}
         self._masks: dict[tuple[object, ...], torch.Tensor] = {}
         initialise(self, self.predictor_blocks)
@@ -68,13 +75,14 @@ class ActionPredictor(nn.Module):
         """
         num_frames = latents.shape[1]
         self._check_frames(num_frames)
-        tokens = self._embed(latents, actions, states, extrinsics).flatten(1, 2)
+        tokens = self._embed(self, latents, actions, states, extrinsics).flatten(1, 2)
         table = self._rotation(latents.device)
         rotation = Rotation(*(part[:num_frames].flatten(0, 1) for part in table))
         attend = dense_attention(self._mask(num_frames, tokens.dtype, tokens.device))
         for block in self.predictor_blocks:
             tokens = block(tokens, rotation, attend)
-        return self._predicted(tokens.unflatten(1, (num_frames, -1))[..., self.config.num_condition_tokens :, :])
+        patches = tokens.unflatten(1, (num_frames, -1))[..., self.config.num_condition_tokens :, :]
+        return self.predictor_proj(self.predictor_norm(patches))
 
     def step(
         self,
@@ -97,25 +105,41 @@ class ActionPredictor(nn.Module):
         Returns: [len(read), P, D], raw.
         Raises: InvalidArgument: a sequence has `max_frames` frames already.
         """
+        layers = self._step_layers.now()
+        parts = attention.parts(items_at_once(self.config.frame_tokens, latents.device))
+        if len(parts) == 1:
+            return self._step_part(layers, self._embed(layers, latents, actions, states, extrinsics), parts[0], read)
         predictions = []
         first = 0
-        for part in attention.parts(items_at_once(self.config.frame_tokens, latents.device)):
+        for part in parts:
             rows = slice(first, first + len(part.positions))
             wanted = None if read is None else [index - first for index in read if first <= index < rows.stop]
             given = None if extrinsics is None else extrinsics[rows]
-            tokens = self._embed(latents[rows], actions[rows], states[rows], given)
-            predictions.append(self._step_part(tokens, part, wanted))
+            tokens = self._embed(layers, latents[rows], actions[rows], states[rows], given)
+            predictions.append(self._step_part(layers, tokens, part, wanted))
             first = rows.stop
-        return predictions[0] if len(predictions) == 1 else torch.cat(predictions)
+        return torch.cat(predictions)
 
-    def _step_part(self, tokens: torch.Tensor, attention: AttentionPlan, read: Sequence[int] | None) -> torch.Tensor:
+    def _step_part(
+        self, layers: _StepLayers, tokens: torch.Tensor, attention: AttentionPlan, read: Sequence[int] | None
+    ) -> torch.Tensor:
         rotation = self._rotation_at(attention.positions, tokens.device)
-        *earlier, last = self.predictor_blocks
+        *earlier, last = layers.blocks
         for layer, block in enumerate(earlier):
-            tokens = block(tokens, rotation, paged_attention(attention, layer))
-        assert isinstance(last, Block)
-        patches = last.read(tokens, rotation, attention, len(earlier), self.config.num_condition_tokens, read)
-        return self._predicted(patches)
+            tokens = block(tokens, rotation, attention, layer)
+        patches = last(tokens, rotation, attention, len(earlier), self.config.num_condition_tokens, read)
+        return layers.predictor_proj(layers.predictor_norm(patches))
+
+    def _make_step_layers(self, prepared: bool) -> _StepLayers:
+        return _StepLayers(
+            predictor_embed=step_linear(self.predictor_embed, prepared),
+            action_encoder=step_linear(self.action_encoder, prepared),
+            state_encoder=step_linear(self.state_encoder, prepared),
+            extrinsics_encoder=step_linear(self.extrinsics_encoder, prepared),
+            blocks=[StepBlock(block, prepared) for block in self.predictor_blocks if isinstance(block, Block)],
+            predictor_norm=step_norm(self.predictor_norm, prepared),
+            predictor_proj=step_linear(self.predictor_proj, prepared),
+        )
 
     def _rotation_at(self, positions: Sequence[int], device: torch.device) -> Rotation:
         """Tables of one frame per sequence, which starts at that token position; one row if all stand at one frame."""
@@ -129,26 +153,23 @@ class ActionPredictor(nn.Module):
 
     def _embed(
         self,
+        layers: ActionPredictor | _StepLayers,
         latents: torch.Tensor,
         actions: torch.Tensor,
         states: torch.Tensor,
         extrinsics: torch.Tensor | None,
     ) -> torch.Tensor:
         """[..., P, D] with one condition of each kind -> [..., frame_tokens, predictor dim]."""
-        conditions = [self.action_encoder(actions), self.state_encoder(states)]
+        conditions = [layers.action_encoder(actions), layers.state_encoder(states)]
         if self.config.use_extrinsics:
             if extrinsics is None:
                 raise InvalidArgument(
                     "this predictor has use_extrinsics in its configuration and needs extrinsics [B, T, 6]"
                 )
-            conditions.append(self.extrinsics_encoder(extrinsics))
+            conditions.append(layers.extrinsics_encoder(extrinsics))
         elif extrinsics is not None:
             raise InvalidArgument("this predictor takes no extrinsics; set use_extrinsics in its configuration")
-        return torch.cat([torch.stack(conditions, dim=-2), self.predictor_embed(latents)], dim=-2)
-
-    def _predicted(self, patches: torch.Tensor) -> torch.Tensor:
-        """[..., P, predictor dim] -> [..., P, D]."""
-        return self.predictor_proj(self.predictor_norm(patches))
+        return torch.cat([torch.stack(conditions, dim=-2), layers.predictor_embed(latents)], dim=-2)
 
     def _check_frames(self, num_frames: int) -> None:
         if num_frames > self.config.max_frames:
