@@ -24,8 +24,8 @@ DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 WORKER_LIMITS = {"threads": 256, "max_batch": 4096, "kv_memory_mb": 1 << 20, "shared_memory_mb": 1 << 20}
 MAX_TIMEOUT_S = 86400.0
 
-PATH_OPTIONS = ("config",)
-"""Options of any model family that name a file."""
+PATH_OPTIONS = ("config", "tokenizer", "norm_stats")
+"""Options of any model family that name a file, or files by name."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,12 @@ class DeploymentConfig:
 
     def resolve_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """A model's options, with those that are paths resolved like the checkpoint's."""
-        paths = {name: self.resolve(options[name]) for name in PATH_OPTIONS if isinstance(options.get(name), str)}
-        return {**options, **paths}
+        return {name: self._resolved(value) if name in PATH_OPTIONS else value for name, value in options.items()}
+
+    def _resolved(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._resolved(path) for name, path in value.items()}
+        return self.resolve(value) if isinstance(value, str) else value
 
 
 class _StrictLoader(yaml.SafeLoader):

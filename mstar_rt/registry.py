@@ -10,6 +10,10 @@ from typing import Any
 from mstar_rt.errors import ConfigError, nearest
 
 BUILT_IN_FAMILIES = {
+    "act": "policies.act.model:declare",
+    "diffusion": "policies.diffusion.model:declare",
+    "pi05": "policies.pi05.model:declare",
+    "pi0": "policies.pi05.model:declare_pi0",
     "vjepa2": "world_models.vjepa2_video.model:declare",
     "vjepa2_ac": "world_models.vjepa2.model:declare",
 }

@@ -21,7 +21,7 @@ def test_import_contracts_hold() -> None:
     "room",
     ["mstar_rt.graph", "mstar_rt.program", "mstar_rt.placement", "mstar_rt.message", "mstar_rt.conductor", "mstar_rt.client",
      "mstar_rt.server.edge", "mstar_rt.launch", "sim_bridge", "world_models.vjepa2.model",
-     "world_models.vjepa2_video.model"],
+     "world_models.vjepa2_video.model", "policies.act.model", "policies.diffusion.model"],
 )  # fmt: skip
 def test_light_rooms_load_no_torch(room: str) -> None:
     script = f"import sys, {room}; sys.exit('torch' in sys.modules)"

@@ -1,0 +1,93 @@
+"""What the actions are made from: images and text into the cache, once per request."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+
+import torch
+
+from mstar_rt.errors import InvalidArgument
+from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
+from policies.pi05.images import network_pixels
+from policies.pi05.network import Pi05Network
+from policies.pi05.walks import CONTEXT
+
+
+class See:
+    """All cameras of all requests at once. A camera that a request does not have gives no tokens, and costs nothing."""
+
+    def __init__(self, network: Pi05Network) -> None:
+        self._network = network
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return None
+
+    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        size = self._network.config.vision.image_size
+        frames = [[frame for frame in call.inputs.values() if frame is not None] for call in calls]
+        counts = [len(of_call) for of_call in frames]
+        pixels = [network_pixels(frame, size) for of_call in frames for frame in of_call]
+        if not pixels:
+            weights = self._network.projector.weight
+            return [NodeResult({"image_tokens": weights.new_empty(0, len(weights))}) for _ in calls]
+        tokens = self._network.embed_images(torch.stack(pixels))
+        ends = list(accumulate(counts))
+        return [
+            NodeResult({"image_tokens": tokens[end - count : end].flatten(0, 1)})
+            for end, count in zip(ends, counts, strict=True)
+        ]
+
+
+class Prefill:
+    """Images and text, as one block in which everything sees everything."""
+
+    def __init__(self, network: Pi05Network) -> None:
+        self._network = network
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return None
+
+    def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
+        return [AttentionStep(call.sequences.get(CONTEXT), _num_tokens(call), StepKind.BLOCK_APPEND)]
+
+    def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
+        tokens = torch.cat([self.tokens(call) for call in calls])
+        counts = [_num_tokens(call) for call in calls]
+        positions = torch.cat([torch.arange(count, device=tokens.device) for count in counts])
+        self._network.prefill(tokens, positions, attention)
+        return [NodeResult({"num_context": torch.tensor(count)}) for count in counts]
+
+    def tokens(self, call: NodeCall) -> torch.Tensor:
+        """[M, width]: images, then text."""
+        prompt, vocab_size = call.inputs["prompt"], self._network.config.vocab_size
+        if int(prompt.min()) < 0 or int(prompt.max()) >= vocab_size:
+            raise InvalidArgument(
+                f"token ids are from {int(prompt.min())} to {int(prompt.max())}, expected 0 to {vocab_size - 1}"
+            )
+        images = call.inputs["image_tokens"]
+        return torch.cat([images, self._network.embed_text(prompt.to(images.device)).to(images.dtype)])
+
+
+def _num_tokens(call: NodeCall) -> int:
+    return len(call.inputs["image_tokens"]) + len(call.inputs["prompt"])
+
+
+class RememberState:
+    """pi0: the state as one more token, with the weights of the expert. It sees the context and itself."""
+
+    def __init__(self, network: Pi05Network) -> None:
+        self._network = network
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return None
+
+    def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
+        return [AttentionStep(call.sequences.get(CONTEXT), 1, StepKind.BLOCK_APPEND)]
+
+    def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
+        states = torch.stack([call.inputs["normalised_state"] for call in calls])
+        positions = torch.tensor(list(attention.positions), device=states.device)
+        self._network.remember_state(states, positions, attention)
+        return [NodeResult({"num_context": call.inputs["num_context"] + 1}) for call in calls]
