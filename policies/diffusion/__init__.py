@@ -1,0 +1,1 @@
+"""Diffusion Policy: a chunk of actions out of noise, given the last few observations."""

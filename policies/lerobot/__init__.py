@@ -1,0 +1,1 @@
+"""What the policies published by LeRobot have in common: their `config.json`, statistics and processor files."""
