@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mstar_rt.config import DeploymentConfig
-from mstar_rt.model import ServedModel
+from mstar_rt.model import PolicySpec, ServedModel, VectorSpec
 from mstar_rt.placement import Placement, Ranks
 from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
 
@@ -20,9 +20,40 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
     for worker in config.workers:
         if not placement.models_on(worker.rank):
             yield f"warning: rank {worker.rank} runs no node; place nodes there or take the worker out of the file"
+    for name, model in models.items():
+        if model.policy is not None:
+            yield from _policy(name, model.policy)
     for name in models:
         if len(placement.ranks_of(name)) > 1:
             yield from _crossings(placement, name, [task.walks for task in models[name].tasks])
+
+
+def _policy(name: str, policy: PolicySpec) -> Iterator[str]:
+    """What a robot has to bring, and what it gets."""
+    yield f"policy {name}:"
+    cameras = [
+        f"{each.name} {each.height} x {each.width}" + (" (may be masked)" if each.may_be_masked else "")
+        for each in policy.cameras
+    ]
+    yield f"  cameras: {', '.join(cameras) or 'none'}"
+    yield f"  state: {'none' if policy.state is None else _vector(policy.state)}"
+    yield f"  action: {_vector(policy.action)}, {policy.action_horizon} in a chunk"
+    takes = ["an instruction"] if policy.takes_instruction else []
+    if policy.num_observations > 1:
+        takes.append(f"the last {policy.num_observations} observations")
+    if len(policy.normalizations) > 1:
+        takes.append(f"normalization {' or '.join(policy.normalizations)}")
+    yield f"  takes: {', '.join(takes) or 'nothing else'}"
+    modes = [f"{mode} (delay to {policy.max_prefix_delay})" if mode == "prefix" else mode for mode in policy.chunking]
+    yield f"  chunking: {', '.join(modes) or 'none of its own'}"
+
+
+def _vector(vector: VectorSpec) -> str:
+    """The size, and what is known of the dimensions."""
+    units = vector.units or ("",) * vector.size
+    known = [f"{name} {unit}".strip() for name, unit in zip(vector.names or units, units, strict=True)]
+    dimensions = ", ".join(filter(None, known if vector.names else units))
+    return f"{vector.size} ({dimensions})" if dimensions else str(vector.size)
 
 
 def _nodes_on(placement: Placement, model: str, rank: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from mstar_rt.errors import NotFound, Unavailable, nearest
 from mstar_rt.message import ServingState
@@ -48,6 +48,12 @@ class Availability:
         """Return once every model serves."""
         async with self._news:
             await self._news.wait_for(lambda: all(state.serving for state in self.states.values()))
+
+    async def wait_for(self, model: str, timeout_s: float) -> None:
+        """Return once the model serves, or the server drains, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._news:
+                await self._news.wait_for(lambda: self.draining or self.states[model].serving)
 
     async def update(self, state: ServingState) -> None:
         self.states[state.model] = state

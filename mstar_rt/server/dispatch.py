@@ -59,7 +59,8 @@ class Dispatcher:
 
     `workers_of` names the workers of each model, `readers(model, task)` those that may read each input of a
     task. Deadlines are on `clock`; a request that has no end `answer_grace_s` after its deadline fails, and so
-    does one of whose answer more than `max_unread_bytes` wait to be read (see UnreadWatch).
+    does one of whose answer more than `max_unread_bytes` wait to be read (see UnreadWatch). `counters` are shown with
+    the server's own statistics.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Dispatcher:
         self._sessions = Sessions(self._tell_conductor)
         self._num_submitted = 0
         self.stats = StatsCollector(endpoint, [CONDUCTOR, *sorted({w for group in workers_of.values() for w in group})])
+        self.counters: dict[str, float] = {}
         self.availability = Availability(workers_of)
         self.on_warm_up: Callable[[WarmUp], None] | None = None
 
@@ -213,7 +215,7 @@ class Dispatcher:
             "sessions": float(self.num_sessions),
             "bytes_held": float(self._tensors.num_held_bytes),
         }
-        return {**values, self._endpoint.address: own}, silent
+        return {**values, self._endpoint.address: own | self.counters}, silent
 
     # ---- what comes in
 

@@ -17,15 +17,16 @@ from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.server.control.service import RobotService
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.parsing import ParsingInterceptor
 from mstar_rt.server.runtime_service import SERVED, RuntimeService
 from mstar_rt.server.task_runner import TaskRunner
 from mstar_rt.server.tasks import TasksService
-from mstar_rt.server.unserved import GenerationService, RobotService
+from mstar_rt.server.unserved import GenerationService
 from mstar_rt.server.world_model import WorldModelService
 
-UNSERVED = ("mstar.v1.Robot", "mstar.v1.Generation")
+UNSERVED = ("mstar.v1.Generation",)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ async def start_edge(
     task_pb2_grpc.add_TasksServicer_to_server(TasksService(runner), server)
     runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
     runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
-    control_pb2_grpc.add_RobotServicer_to_server(RobotService(), server)
+    control_pb2_grpc.add_RobotServicer_to_server(RobotService(runner, clock), server)
     generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(), server)
     await _add_health(server, dispatcher)
     if config.reflection:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 
 import cv2
 import numpy as np
@@ -16,6 +17,8 @@ from mstar_rt.protos.arrays import array_from_tensor, refuse_shared_memory
 
 OFF_LOOP_BYTES = 32 << 10
 """Compressed images of more bytes are decoded on another thread (measured: 224x224 JPEG, 15 kB, 0.3 ms)."""
+OFF_LOOP_PIXELS = 1 << 18
+"""So are those of more pixels, however few bytes they take (measured: a black PNG, 5 kB, 1024x1024, 20 ms)."""
 
 MAX_IMAGES = 1024
 MAX_PIXELS = 1 << 24
@@ -42,10 +45,33 @@ async def decode_frames(frames: tensor_pb2.Frames, name: str) -> np.ndarray:
     images = frames.images.images
     if not 1 <= len(images) <= MAX_IMAGES:
         raise InvalidArgument(f"{name!r} holds {len(images)} images, expected 1 to {MAX_IMAGES}")
-    compressed_bytes = sum(len(image.data) for image in images if image.encoding != tensor_pb2.Image.ENCODING_RAW)
-    if compressed_bytes > OFF_LOOP_BYTES:
+    if takes_long(images):
         return await asyncio.to_thread(_decode_all, list(images), name)
     return _decode_all(list(images), name)
+
+
+def takes_long(images: Iterable[tensor_pb2.Image]) -> bool:
+    """Is to decompress these too much for an event loop? Raw images take nothing."""
+    num_bytes = num_pixels = 0
+    for image in images:
+        if image.encoding == tensor_pb2.Image.ENCODING_RAW:
+            continue
+        data = image.data
+        height, width = compressed_size(image, data) or (0, 0)
+        num_bytes += len(data)
+        num_pixels += height * width
+        if num_bytes > OFF_LOOP_BYTES or num_pixels > OFF_LOOP_PIXELS:
+            return True
+    return False
+
+
+def compressed_size(image: tensor_pb2.Image, data: bytes) -> tuple[int, int] | None:
+    """(height, width) as the header of the JPEG or PNG file `data` says; None: it is none, or it is cut off."""
+    if image.encoding == tensor_pb2.Image.ENCODING_JPEG:
+        return _jpeg_size(data)
+    if image.encoding == tensor_pb2.Image.ENCODING_PNG:
+        return _png_size(data)
+    return None
 
 
 def _decode_all(images: list[tensor_pb2.Image], name: str) -> np.ndarray:
@@ -69,33 +95,34 @@ def _decode_all(images: list[tensor_pb2.Image], name: str) -> np.ndarray:
 def decode_image(image: tensor_pb2.Image, name: str) -> np.ndarray:
     """[height, width, channels] uint8 (RGB). See `decode_frames` for the errors."""
     refuse_shared_memory(image, name)
-    if not image.data:
+    data = image.data  # a copy each time that it is read
+    if not data:
         raise InvalidArgument(f"image {name!r} is empty, expected its bytes in `data`")
     if image.encoding == tensor_pb2.Image.ENCODING_RAW:
-        return _raw(image, name)
+        return raw_image(image, data, name)
     if image.encoding == tensor_pb2.Image.ENCODING_JPEG:
-        return _compressed(image, name, "JPEG", _jpeg_size(image.data))
+        return _compressed(image, data, name, "JPEG")
     if image.encoding == tensor_pb2.Image.ENCODING_PNG:
-        return _compressed(image, name, "PNG", _png_size(image.data))
+        return _compressed(image, data, name, "PNG")
     raise InvalidArgument(f"image {name!r} has no known encoding, expected raw, JPEG or PNG")
 
 
-def _raw(image: tensor_pb2.Image, name: str) -> np.ndarray:
+def raw_image(image: tensor_pb2.Image, data: bytes | memoryview, name: str) -> np.ndarray:
+    """Over `data`, which the image has or refers to."""
     shape = (image.height, image.width, image.channels)
     if 0 in shape:
         raise InvalidArgument(f"raw image {name!r} needs height, width and channels, got {list(shape)}")
     expected = shape[0] * shape[1] * shape[2]
-    if len(image.data) != expected:
-        raise InvalidArgument(f"raw image {name!r} has {len(image.data)} bytes, expected {expected} for {list(shape)}")
-    return np.frombuffer(image.data, np.uint8).reshape(shape)
+    if len(data) != expected:
+        raise InvalidArgument(f"raw image {name!r} has {len(data)} bytes, expected {expected} for {list(shape)}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _compressed(image: tensor_pb2.Image, name: str, kind: str, size: tuple[int, int] | None) -> np.ndarray:
-    """`size` (height, width) is what the header says; a large one is refused before any pixel is made."""
+def _compressed(image: tensor_pb2.Image, data: bytes, name: str, kind: str) -> np.ndarray:
+    """A header that tells of a large image is refused before any pixel is made."""
+    size = compressed_size(image, data)
     if size is None:
-        raise InvalidArgument(
-            f"image {name!r} is not a complete {kind} file: {len(image.data)} bytes cannot be decoded"
-        )
+        raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
     height, width = size
     if height * width > MAX_PIXELS:
         raise InvalidArgument(f"image {name!r} is {height} x {width}, at most {MAX_PIXELS} pixels are decoded")
@@ -104,11 +131,9 @@ def _compressed(image: tensor_pb2.Image, name: str, kind: str, size: tuple[int, 
             raise InvalidArgument(f"image {name!r} is declared with {label} {declared}, its {kind} data has {actual}")
     if image.HasField("channels") and image.channels != 3:
         raise InvalidArgument(f"image {name!r} is declared with {image.channels} channels, expected 3")
-    pixels = cv2.imdecode(np.frombuffer(image.data, np.uint8), cv2.IMREAD_UNCHANGED)
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
-        raise InvalidArgument(
-            f"image {name!r} is not a complete {kind} file: {len(image.data)} bytes cannot be decoded"
-        )
+        raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         channels = pixels.shape[2] if pixels.ndim == 3 else 1
         raise InvalidArgument(f"image {name!r} has {channels} channels of {pixels.dtype}, expected 3 (RGB) of uint8")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from mstar_rt.errors import MstarError, Unavailable
+from mstar_rt.errors import Cancelled, MstarError, Unavailable
 from mstar_rt.message import Finished, TensorRef
 from mstar_rt.server.tensor_port import Readers
 
@@ -89,6 +89,11 @@ class RequestStream:
         """Take the request back; nothing more arrives. Without effect on a request that has ended."""
         self._on_leave(self)
         self.drop_unread()
+
+    def take_back(self) -> None:
+        """Cancel it from another task than the one that iterates, which gets Cancelled."""
+        self.cancel()
+        self.fail(Cancelled("the request was taken back while it ran"))
 
     async def __aenter__(self) -> RequestStream:
         return self

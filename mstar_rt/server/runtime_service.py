@@ -11,10 +11,11 @@ from mstar_rt.model import ServedModel
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.runtime_pb2_grpc import RuntimeServicer
 from mstar_rt.server.answering import Answering, Context
+from mstar_rt.server.control import region
 from mstar_rt.server.schema import describe, summarize
 from mstar_rt.server.task_runner import TaskRunner
 
-SERVED = ("mstar.v1.WorldModel", "mstar.v1.Tasks", "mstar.v1.Runtime", "grpc.health.v1.Health")
+SERVED = ("mstar.v1.Robot", "mstar.v1.WorldModel", "mstar.v1.Tasks", "mstar.v1.Runtime", "grpc.health.v1.Health")
 
 
 class RuntimeService(RuntimeServicer):
@@ -34,7 +35,7 @@ class RuntimeService(RuntimeServicer):
                 version=mstar_rt.__version__,
                 max_message_bytes=self._max_message_bytes,
                 uptime_s=(self._clock.now_ns() - self._started_ns) / 1e9,
-                shared_memory=False,
+                shared_memory=region.SERVED,
                 draining=self._dispatcher.draining,
                 services=SERVED,
             )

@@ -13,6 +13,7 @@ from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.protos import request_pb2
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.arrays import wire_dtype
+from mstar_rt.server.control.schema_check import policy_schema
 from mstar_rt.server.task_runner import CRITICALITY_NAMES
 
 
@@ -36,6 +37,7 @@ def describe(model: ServedModel, state: ServingState, walk: str | None) -> wire.
         walks=[_drawing(model.graph, name) for name in names],
         facts={name: option_value(value) for name, value in model.facts.items()},
         checkpoint=PurePath(model.checkpoint).name,
+        policy=None if model.policy is None else policy_schema(model.policy),
     )
 
 

@@ -20,6 +20,9 @@ CRITICALITY_NAMES = {
     request_pb2.CRITICALITY_GENERATION: "generation",
 }
 
+OUTSIDE_CONTROL = {"control": "planning"}
+"""A policy's task that is not run by a control session, which alone is admitted to that class."""
+
 MAX_BUDGET_MS = 1e9
 """Eleven days: whoever asks for more has mistaken the unit."""
 
@@ -92,7 +95,7 @@ class TaskRunner:
             given.tensors,
             params,
             request_id=request_id,
-            criticality=serving.criticality or task.criticality,
+            criticality=serving.criticality or OUTSIDE_CONTROL.get(task.criticality, task.criticality),
             session_id=session_id,
             deadline_ns=serving.deadline_ns,
         )

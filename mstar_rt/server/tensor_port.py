@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mstar_rt.message import Release, TensorRef
+from mstar_rt.model.spec import dtype_name
 from mstar_rt.transport.tensor_plane import TensorPlane
 
 Readers = Mapping[str, Sequence[str]]
@@ -28,7 +29,7 @@ class TensorPort:
             for name, array in tensors.items():
                 if consumers := readers.get(name, ()):
                     data = np.ascontiguousarray(array)
-                    refs[name] = self._plane.put(data.dtype.name, data.shape, data, consumers)
+                    refs[name] = self._plane.put(dtype_name(data.dtype), data.shape, data, consumers)
         except BaseException:
             self.withdraw(refs, readers)
             raise

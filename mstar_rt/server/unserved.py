@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from mstar_rt.errors import Unimplemented
-from mstar_rt.protos import control_pb2, generation_pb2
-from mstar_rt.protos.control_pb2_grpc import RobotServicer
+from mstar_rt.protos import generation_pb2
 from mstar_rt.protos.generation_pb2_grpc import GenerationServicer
 from mstar_rt.server.answering import Answering, Context
-
-
-class RobotService(RobotServicer):
-    async def Control(self, requests: AsyncIterator[control_pb2.ControlRequest], context: Context) -> None:  # noqa: N802
-        async with Answering(context):
-            raise Unimplemented("this server has no policies for Robot.Control: plan with WorldModel.Session instead")
 
 
 class GenerationService(GenerationServicer):
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:  # noqa: N802
         async with Answering(context):
-            raise Unimplemented("this server has no generators for Generation.Generate: it serves world models only")
+            raise Unimplemented(
+                "this server has no generators for Generation.Generate: it serves policies and world models"
+            )

@@ -199,7 +199,7 @@ CASES = [
     Case(
         "image in shared memory",
         lambda: encode(frames=images(tensor_pb2.Image(encoding=RAW, shared=REGION))),
-        "'frames[0]' refers to shared memory 'shm-1', which this server does not serve",
+        "'frames[0]' refers to shared memory 'shm-1', which was not agreed on",
         UNIMPLEMENTED,
     ),
     Case(
@@ -209,7 +209,7 @@ CASES = [
                 tensor=tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_UINT8, shape=[1, SIZE, SIZE, 3], shared=REGION)
             )
         ),
-        "'frames' refers to shared memory 'shm-1', which this server does not serve",
+        "'frames' refers to shared memory 'shm-1', which was not agreed on",
         UNIMPLEMENTED,
     ),
     Case("oversized message", lambda: encode(frames=frames((60, SIZE, SIZE, 3))), "message larger than max", EXHAUSTED),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mstar_rt.clock import MonotonicClock
+from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.graph import GraphNode, Walk, WalkGraph
 from mstar_rt.message import (
     AskStats,
@@ -144,7 +144,9 @@ class ToyRuntime:
         max_unread_bytes: int = MAX_UNREAD_BYTES,
         model: ServedModel | None = None,
         scripts: Mapping[str, Script] | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or MonotonicClock()
         self.model = model or toy_model()
         self._max_unread_bytes = max_unread_bytes
         self.scripts = dict(scripts or {"encode": encode, "rollout": rollout, "plan": plan, "set_goal": set_goal})
@@ -225,12 +227,13 @@ class ToyRuntime:
             self.server_plane,
             {self.model.name: ("worker/0",)},
             everything_to("worker/0", self.model),
+            self._clock,
             max_unread_bytes=self._max_unread_bytes,
         )
         self._tasks = [
             asyncio.create_task(work) for work in (self.dispatcher.run(), self._run_conductor(), self._run_worker())
         ]
-        self.edge: Edge = await start_edge(config, {self.model.name: self.model}, self.dispatcher, MonotonicClock())
+        self.edge: Edge = await start_edge(config, {self.model.name: self.model}, self.dispatcher, self._clock)
 
     async def _stop(self) -> None:
         await self.edge.stop()
@@ -329,9 +332,10 @@ def toy_runtime(
     max_unread_bytes: int = MAX_UNREAD_BYTES,
     model: ServedModel | None = None,
     scripts: Mapping[str, Script] | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[ToyRuntime]:
     """A running edge; at the end nothing may be held any more: no memory, no request, no session."""
-    runtime = ToyRuntime(max_unread_bytes, model, scripts)
+    runtime = ToyRuntime(max_unread_bytes, model, scripts, clock)
     runtime.start(config or EdgeConfig(port=0, max_message_bytes=1 << 20), serving)
     try:
         yield runtime

@@ -1,0 +1,1 @@
+"""Robot.Control: one stream per robot, observations in, action chunks out."""
