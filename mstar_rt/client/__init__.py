@@ -14,6 +14,12 @@ from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
 from mstar_rt.client.blocking import Client, RolloutStream, connect
 from mstar_rt.client.blocking_session import WorldModelSession
 from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
+from mstar_rt.client.control.action_queue import ActionQueue, QueuedChunk, RobotAction
+from mstar_rt.client.control.asynchronous_session import AsyncControlSession
+from mstar_rt.client.control.delay_estimate import DelayEstimate
+from mstar_rt.client.control.results import ActionChunk, ControlEvent, ControlStats
+from mstar_rt.client.control.robot_schema import CameraSchema, PolicyInfo, RobotSchema, VectorSchema
+from mstar_rt.client.control.session import ControlSession
 from mstar_rt.client.results import (
     Encoding,
     LoopTime,
@@ -38,11 +44,19 @@ from mstar_rt.client.results import (
 )
 
 __all__ = [
+    "ActionChunk",
+    "ActionQueue",
     "AsyncClient",
+    "AsyncControlSession",
     "AsyncTaskSession",
     "AsyncTaskStream",
     "AsyncWorldModelSession",
+    "CameraSchema",
     "Client",
+    "ControlEvent",
+    "ControlSession",
+    "ControlStats",
+    "DelayEstimate",
     "Encoding",
     "LoopTime",
     "ModelDescription",
@@ -52,6 +66,10 @@ __all__ = [
     "OptionInfo",
     "Plan",
     "PlanImprovement",
+    "PolicyInfo",
+    "QueuedChunk",
+    "RobotAction",
+    "RobotSchema",
     "RolloutDone",
     "RolloutStep",
     "RolloutStream",
@@ -65,6 +83,7 @@ __all__ = [
     "TaskStream",
     "TensorInfo",
     "Timing",
+    "VectorSchema",
     "WalkInfo",
     "WorldModelSession",
     "connect",

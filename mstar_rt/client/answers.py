@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mstar_rt.client import results
+from mstar_rt.client.control.robot_schema import policy_info
 from mstar_rt.protos import request_pb2, runtime_pb2, task_pb2, tensor_pb2, world_model_pb2
 from mstar_rt.protos.arrays import array_from_tensor, dtype_name
 
@@ -94,6 +95,7 @@ def description(wire: runtime_pb2.DescribeModelResponse) -> results.ModelDescrip
         walks={walk.walk: results.WalkInfo(walk.walk, walk.text, walk.mermaid) for walk in wire.walks},
         facts={name: _option_value(value) for name, value in wire.facts.items()},
         checkpoint=wire.checkpoint,
+        policy=policy_info(wire.policy) if wire.HasField("policy") else None,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mstar_rt.errors import InvalidArgument
@@ -9,6 +11,7 @@ from mstar_rt.errors import InvalidArgument
 MAX_BUDGET_MS = 1e9
 MAX_TIMEOUT_S = 1e6
 MAX_COUNT = 2**32 - 1
+MAX_WHOLE = 2**64 - 1
 
 
 def text(name: str, value: object) -> str:
@@ -53,6 +56,27 @@ def count(name: str, value: object) -> int | None:
     if not _is_whole(value) or not 1 <= value <= MAX_COUNT:  # type: ignore[operator]
         raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 1")
     return int(value)  # type: ignore[call-overload]
+
+
+def whole_from_0(name: str, value: object) -> int:
+    """Raises:  InvalidArgument: not a whole number from 0 to 2^64 - 1."""
+    if not _is_whole(value) or not 0 <= value <= MAX_WHOLE:  # type: ignore[operator]
+        raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 0")
+    return int(value)  # type: ignore[call-overload]
+
+
+def finite(name: str, value: object) -> float:
+    """Raises:  InvalidArgument: not a finite number."""
+    if not _is_number(value) or not -math.inf < value < math.inf:  # type: ignore[operator]
+        raise InvalidArgument(f"{name} is {value!r}, expected a number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def positive(name: str, value: object, at_most: float) -> float:
+    """Raises:  InvalidArgument: not a number above 0, at most `at_most`."""
+    if not _is_number(value) or not 0 < value <= at_most:  # type: ignore[operator]
+        raise InvalidArgument(f"{name} is {value!r}, expected a positive number, at most {at_most:g}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def whole(value: object) -> int:

@@ -15,7 +15,9 @@ from grpc_health.v1 import health_pb2
 from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.asynchronous_session import AsyncWorldModelSession
 from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
-from mstar_rt.client.channel import OPTIONS, Connection
+from mstar_rt.client.channel import Connection
+from mstar_rt.client.control.asynchronous_session import AsyncControlSession
+from mstar_rt.client.control.opening import OpensControl
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
@@ -29,12 +31,14 @@ def connect_async(address: str = "127.0.0.1:50051") -> AsyncClient:
     return AsyncClient(address)
 
 
-class AsyncClient:
+class AsyncClient(OpensControl[AsyncControlSession]):
     """See `blocking.Client` for what the methods take, give and raise. Cancelling a task cancels its call."""
+
+    _control_session = AsyncControlSession
 
     def __init__(self, address: str) -> None:
         self.address = arguments.address(address)
-        self._connection = Connection(grpc.aio.insecure_channel(address, OPTIONS), address)
+        self._connection = Connection(grpc.aio.insecure_channel, address)
 
     async def __aenter__(self) -> AsyncClient:
         return self

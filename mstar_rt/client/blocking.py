@@ -13,7 +13,9 @@ from grpc_health.v1 import health_pb2
 from mstar_rt.client import answers, arguments, messages, requests, results
 from mstar_rt.client.blocking_session import WorldModelSession
 from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
-from mstar_rt.client.channel import ON_CALLERS_THREAD, OPTIONS, Connection
+from mstar_rt.client.channel import ON_CALLERS_THREAD, Connection
+from mstar_rt.client.control.opening import OpensControl
+from mstar_rt.client.control.session import ControlSession
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
@@ -27,7 +29,7 @@ def connect(address: str = "127.0.0.1:50051") -> Client:
     return Client(address)
 
 
-class Client:
+class Client(OpensControl[ControlSession]):
     """All methods raise the classes of mstar_rt.errors, with the server's sentence and the request id as a
     note.
 
@@ -36,9 +38,11 @@ class Client:
     None: unbounded.
     """
 
+    _control_session = ControlSession
+
     def __init__(self, address: str) -> None:
         self.address = arguments.address(address)
-        self._connection = Connection(grpc.insecure_channel(address, [*OPTIONS, ON_CALLERS_THREAD]), address)
+        self._connection = Connection(grpc.insecure_channel, address, ON_CALLERS_THREAD)
 
     def __enter__(self) -> Client:
         return self

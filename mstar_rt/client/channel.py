@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpc_health.v1 import health_pb2_grpc
@@ -9,7 +10,9 @@ from grpc_health.v1 import health_pb2_grpc
 from mstar_rt.errors import FailedPrecondition
 from mstar_rt.protos import runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 
-OPTIONS = [
+Option = tuple[str, int]
+
+OPTIONS: list[Option] = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),
@@ -27,6 +30,9 @@ lives on the same machine or network as its server, so it neither limits what it
 """
 
 
+OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
+"""For a channel that must not share the connection of another one to the same server, which may be dead."""
+
 ON_CALLERS_THREAD = ("SingleThreadedUnaryStream", 1)
 """For grpc's blocking channel: whoever iterates over a stream of answers waits for them itself. Without this each such
 call starts a thread to wait for it, which was measured to cost 0.2 ms.
@@ -34,19 +40,24 @@ call starts a thread to wait for it, which was measured to cost 0.2 ms.
 
 
 class Connection:
-    """The services of one channel (grpc's or grpc.aio's), until it is closed.
+    """The services of one channel, until it is closed. `open_channel` is grpc's or grpc.aio's `insecure_channel`.
 
     Raises:  FailedPrecondition: a service is asked for after that.
     """
 
-    def __init__(self, channel: Any, address: str) -> None:
+    def __init__(self, open_channel: Callable[[str, Sequence[Option]], Any], address: str, *options: Option) -> None:
         self.address = address
-        self.channel = channel
+        self._open_channel = open_channel
+        self.channel = channel = open_channel(address, [*OPTIONS, *options])
         self.closed = False
         self._world_model: Any = world_model_pb2_grpc.WorldModelStub(channel)
         self._tasks: Any = task_pb2_grpc.TasksStub(channel)
         self._runtime: Any = runtime_pb2_grpc.RuntimeStub(channel)
         self._health: Any = health_pb2_grpc.HealthStub(channel)
+
+    def new_channel(self) -> Any:
+        """A channel to the same server over a connection of its own, which the caller closes."""
+        return self._open_channel(self.address, [*OPTIONS, OWN_CONNECTION])
 
     @property
     def world_model(self) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mstar_rt.client.control.robot_schema import PolicyInfo
+
 OptionValue = bool | int | float | str | tuple[float, ...]
 
 
@@ -220,11 +222,14 @@ class WalkInfo:
 
 @dataclass(frozen=True)
 class ModelDescription:
+    """`policy`: what it is to a robot; None: `Client.control` does not take it."""
+
     model: ModelInfo
     tasks: Mapping[str, TaskInfo]
     walks: Mapping[str, WalkInfo]
     facts: Mapping[str, OptionValue]
     checkpoint: str
+    policy: PolicyInfo | None = None
 
 
 @dataclass(frozen=True)

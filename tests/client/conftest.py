@@ -1,4 +1,4 @@
-"""The clients under test talk to the toy edge of tests/server."""
+"""The clients under test talk to the toy edge of tests/server, control sessions to a scripted policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "server"), str(Path(__file__).parent)]
 
 from toy_runtime import ToyRuntime, toy_runtime
 

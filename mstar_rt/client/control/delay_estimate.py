@@ -1,0 +1,38 @@
+"""`DelayEstimate`: how many actions the robot will consume while a chunk is made."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 10
+
+
+class DelayEstimate:
+    """The maximum over the last WINDOW chunks of the ticks between an observation and its chunk: what a robot consumes
+    that has actions for each of them, which one that holds has not.
+
+    The first chunk, and the first one after `warm_up_again`, includes what is done once only and is left out. But the
+    very first counts until there is another one: with too large a delay a chunk goes on with what the robot was going
+    to do anyway, with too small a one the robot jumps.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=WINDOW)
+        self._first: int | None = None
+        self._warming_up = True
+
+    @property
+    def delay(self) -> int | None:
+        """None: no chunk has come yet."""
+        return max(self._recent, default=self._first)
+
+    def answered(self, num_ticks: int) -> None:
+        if self._warming_up:
+            self._warming_up = False
+            self._first = num_ticks if self._first is None else self._first
+        else:
+            self._recent.append(num_ticks)
+
+    def warm_up_again(self) -> None:
+        """A worker or the connection was lost: what comes next says nothing about what comes after it."""
+        self._warming_up = True
