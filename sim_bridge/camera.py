@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from sim_bridge.tabletop_physics import EFFECTOR_RADIUS_M, PUCK_RADIUS_M, TABLE_HALF_M
 
 IMAGE_SIZE_PX = 64
+WRIST_VIEW_M = 0.30
+"""Side of the square that the wrist camera sees."""
 
+_FLOOR_RGB = (66, 60, 56)
 _TABLE_RGB = (214, 208, 196)
 _LINE_RGB = (194, 188, 176)
 _PUCK_RGB = (28, 76, 216)
@@ -35,6 +38,22 @@ def draw_tabletop(
     _fill_disc(image, puck_xy, PUCK_RADIUS_M, _PUCK_RGB)
     _fill_disc(image, effector_xy, EFFECTOR_RADIUS_M, _EFFECTOR_RGB)
     return image
+
+
+def draw_wrist_view(
+    effector_xy: NDArray[np.floating], puck_xy: NDArray[np.floating], size_px: int = IMAGE_SIZE_PX
+) -> NDArray[np.uint8]:
+    """What a camera over the rod sees, looking down and moving with it: a square of 0.30 m with the rod in the middle.
+
+    Beside the table it sees the floor. Arguments and result as of `draw_tabletop`.
+    """
+    table_px = round(size_px * 2 * TABLE_HALF_M / WRIST_VIEW_M)
+    table = draw_tabletop(effector_xy, puck_xy, table_px)
+    column, row = (coordinate / _ONE_PX for coordinate in _pixel(effector_xy, table_px))
+    middle = (size_px - 1) / 2
+    shift = np.array([[1.0, 0.0, middle - column], [0.0, 1.0, middle - row]])
+    view = cv2.warpAffine(table, shift, (size_px, size_px), borderMode=cv2.BORDER_CONSTANT, borderValue=_FLOOR_RGB)
+    return np.asarray(view, np.uint8)
 
 
 def mark_goal(image: NDArray[np.uint8], goal_xy: NDArray[np.floating], radius_m: float) -> None:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from mstar_rt.client import connect
 from mstar_rt.errors import FailedPrecondition
 
 STOP_TIMEOUT_S = 15.0
+GIVEN_TIMEOUT_S = 10.0
 _SERVES = re.compile(r"^mstar-rt serves .* on (\S+)$")
 
 
@@ -37,6 +39,23 @@ def served(config: Path) -> Iterator[str]:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@contextlib.contextmanager
+def served_or_given(config: Path, address: str | None, model: str) -> Iterator[str]:
+    """`address` once `model` is served there; None: as `served`, saying so on standard output.
+
+    Raises:  as `served`.  Unavailable, NotFound: the given server does not serve the model.
+    """
+    if address is not None:
+        with connect(address) as client:
+            client.wait_until_serving(GIVEN_TIMEOUT_S, model)
+        yield address
+        return
+    print(f"starting the runtime with {config.name} ...", flush=True)
+    with served(config) as address:
+        print(f"serving on {address}", flush=True)
+        yield address
 
 
 def _wait_for_address(process: subprocess.Popen[str]) -> str:

@@ -65,8 +65,9 @@ _MJCF = f"""
 class TabletopPhysics:
     """The simulated table. Deterministic: the same places and moves give the same numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, timestep_s: float = _TIMESTEP_S) -> None:
         self._model = mujoco.MjModel.from_xml_string(_MJCF)
+        self._model.opt.timestep = timestep_s
         self._data = mujoco.MjData(self._model)
 
     def place(self, effector_xy: NDArray[np.floating], puck_xy: NDArray[np.floating]) -> None:

@@ -1,0 +1,82 @@
+"""`mstar-rt demo`: its parts, what it refuses, when it falls short, and a small run of the policy part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mstar_rt.cli import main
+from sim_bridge import demo, demo_policy
+
+
+def _row(chunking: str, added_delay_ms: float, success_rate: float) -> dict[str, Any]:
+    return {"chunking": chunking, "added_delay_ms": added_delay_ms, "success_rate": success_rate, "errors": []}
+
+
+@pytest.mark.parametrize(
+    ("success_rate", "random_rate", "errors", "status"),
+    [(0.8, 0.0, [], 0), (0.75, 0.0, [], 1), (1.0, 0.3, [], 1), (1.0, 0.0, ["the server is gone"], 1)],
+)
+def test_it_ends_with_0_only_if_the_robots_did_it(
+    success_rate: float,
+    random_rate: float,
+    errors: list[str],
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [_row("off", 0.0, 0.1), _row("prefix", 0.0, success_rate) | {"errors": errors}, _row("prefix", 300.0, 0.1)]
+    summary = {"success_of_baselines": {"expert": 1.0, "random": random_rate}, "settings": rows}
+    assert demo_policy._verdict(summary, tmp_path) == status
+    assert ("FALLS SHORT" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["policy", "--robots", "0"],
+        ["policy", "--delays-ms", "-1"],
+        ["policy", "--seed", "-1"],
+        ["planner", "--episodes", "0"],
+    ],
+)
+def test_values_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *arguments]) == 2
+    assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["polcy"], ["--output", "x", "policy"], ["--robots", "3"]])
+def test_the_part_comes_first(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", *arguments])
+
+
+def test_both_parts_run_and_the_worse_one_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: list[tuple[str, Path]] = []
+
+    def run(part: str, output: Path) -> int:
+        ran.append((part, output))
+        return 1 if part == "policy" else 0
+
+    monkeypatch.setattr(demo, "_in_a_process_of_its_own", run)
+    assert main(["demo", "--output", str(tmp_path)]) == 1
+    assert ran == [("policy", tmp_path / "policy"), ("planner", tmp_path / "planner")]
+
+
+@pytest.mark.system
+def test_robots_are_driven_through_a_slow_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--robots", "2", "--episodes", "2", "--delays-ms", "100", "--chunking", "prefix"]
+    assert main(["demo", "policy", *options, "--output", str(tmp_path)]) in (0, 1)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    (row,) = summary["settings"]
+    assert summary["success_of_baselines"] == {"expert": 1.0, "random": 0.0}
+    assert row["errors"] == []
+    assert row["chunk_latency_ms"]["p50"] > 100.0
+    assert row["num_chunks"] > 4
+    assert row["delay_actions"]["p50"] >= 2
+    assert (tmp_path / "seams.png").exists()
+    assert list(tmp_path.glob("episodes.*"))
+    assert "100 ms" in capsys.readouterr().out
