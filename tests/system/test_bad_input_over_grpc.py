@@ -17,7 +17,7 @@ import pytest
 from serving import Serving, assert_nothing_is_held
 
 from mstar_rt.client import Client
-from mstar_rt.errors import ResourceExhausted
+from mstar_rt.errors import InvalidArgument, ResourceExhausted
 from mstar_rt.protos import request_pb2, tensor_pb2, world_model_pb2_grpc
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.protos.arrays import tensor_from_array
@@ -230,11 +230,11 @@ def test_a_bad_request_is_one_sentence_and_leaves_nothing(world_model: Any, clie
 
 
 def test_more_pages_than_there_are(client: Client) -> None:
-    """`small` has 56 pages: 64 candidates need 64 in their first step."""
+    """`small` has 56 pages: 64 candidates need 64 in their first step, whoever else is there, so that trying again is no use."""
     view = {"latents": np.zeros((1, PATCHES, WIDTH), np.float32), "goal_latents": np.ones((PATCHES, WIDTH), np.float32)}
     search: Callable[..., Any] = lambda **options: client.plan("small", None, None, np.zeros(7), **view, **options)  # noqa: E731
     free = client.stats().processes["worker/1"]["pages_free/small/world"]
-    with pytest.raises(ResourceExhausted, match=r"64 .*56.*fewer samples"):
+    with pytest.raises(InvalidArgument, match=r"64 .*56.*fewer samples"):
         search(num_samples=64, rollout_horizon=2)
     assert search(num_samples=48, rollout_horizon=2).actions.shape == (2, 7)
     assert_nothing_is_held(client)

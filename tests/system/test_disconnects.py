@@ -87,7 +87,7 @@ def test_a_cancelled_stream_stops_within_a_step(client: Client, how: str) -> Non
         elif how == "plan":
             stream = client.plan_stream("tiny", FRAMES[:1], GOAL, np.zeros(7), **LONG)
         else:
-            call = client.rollout("tiny", FRAMES[:1], np.zeros((200, 32, 7)), np.zeros(7))
+            call = client.rollout("tiny", FRAMES[:1], np.zeros((110, 32, 7)), np.zeros(7))
             stream = iter(call)
         next(stream)
         before = steps_total(client)
@@ -111,7 +111,7 @@ def test_a_cancelled_stream_stops_within_a_step(client: Client, how: str) -> Non
 
 def test_a_call_whose_time_is_up_leaves_nothing(client: Client) -> None:
     with pytest.raises(DeadlineExceeded):
-        list(client.rollout("tiny", FRAMES[:1], np.zeros((200, 32, 7)), np.zeros(7), timeout_s=0.1))
+        list(client.rollout("tiny", FRAMES[:1], np.zeros((110, 32, 7)), np.zeros(7), timeout_s=0.1))
     assert_nothing_is_held(client)
     plan_once(client)
 
