@@ -19,7 +19,7 @@ from mstar_rt.config import load_deployment, log_level
 from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 
-BENCHMARKS = ("runtime", "rollout", "plan", "window", "soak")
+BENCHMARKS = ("runtime", "rollout", "plan", "control", "window", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     graph.set_defaults(run=_graph)
 
     demo = commands.add_parser(
-        "demo", help="simulated robots reach image goals through a served world model", add_help=False
+        "demo", help="simulated robots, driven by a served policy and by plans in a world model", add_help=False
     )
     demo.set_defaults(run=_demo)
 

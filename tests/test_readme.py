@@ -33,9 +33,31 @@ def address() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def policy_address() -> Iterator[str]:
+    with served(ROOT / "configs" / "tabletop_policy.yaml") as address:
+        yield address
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("page", "num_lines", "said"), [("README.md", 20, "corner: "), ("docs/robots.md", 40, "solved")]
+)
+def test_the_policy_script_brings_the_robot_to_its_goal(
+    page: str, num_lines: int, said: str, policy_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = blocks(page, "python")[0]
+    assert len(script.splitlines()) <= num_lines
+    assert "127.0.0.1:50051" in script
+    names: dict[str, Any] = {}
+    exec(script.replace("127.0.0.1:50051", policy_address), names)
+    assert names["solved"]
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.system
 def test_the_client_script_brings_the_robot_to_its_goal(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    script = blocks("README.md", "python")[0]
+    script = blocks("README.md", "python")[1]
     assert len(script.splitlines()) <= 15
     assert "127.0.0.1:50051" in script
     exec(script.replace("127.0.0.1:50051", address), {})
