@@ -123,10 +123,14 @@ def sentence(error: BaseException) -> str:
     return f"{text[:half]} ... {text[-half:]}"
 
 
+MAX_COMPARED = 256
+"""Characters of a name that is compared with others: one of megabytes would keep a server's event loop for a second."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ending for a message about an unknown name: the nearest right one, or all there are."""
     names = sorted(known)
-    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if len(name) <= MAX_COMPARED else []
     if match:
         return f"did you mean {match[0]!r}?"
     return f"known: {', '.join(names)}" if names else "none are known"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def test_nearest() -> None:
     assert nearest("encdoe", ["encode", "predict"]) == "did you mean 'encode'?"
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("zzz", []) == "none are known"
+
+
+def test_a_name_of_megabytes_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten of them take a second, during which a server would answer nobody."""
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *_, **__: pytest.fail("it is compared"))
+    assert nearest("to" * 10_000, ["top"]) == "known: top"
 
 
 def test_registry_names_what_it_knows() -> None:

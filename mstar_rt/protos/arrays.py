@@ -12,6 +12,7 @@ from mstar_rt.protos import tensor_pb2
 
 BFLOAT16 = "bfloat16"
 MAX_DIMENSIONS = 8
+MAX_ELEMENTS = 2**40
 
 _NUMPY_NAMES = {
     tensor_pb2.DTYPE_BOOL: "bool", tensor_pb2.DTYPE_UINT8: "uint8", tensor_pb2.DTYPE_INT8: "int8",
@@ -83,6 +84,8 @@ def array_from_tensor(tensor: tensor_pb2.Tensor, name: str, shared: memoryview |
         raise InvalidArgument(
             f"tensor {name!r} has {len(data)} bytes, expected {expected} for {dtype} of shape {list(shape)}"
         )
+    if math.prod(size for size in shape if size) > MAX_ELEMENTS:  # beside a size of 0 they need no bytes
+        raise InvalidArgument(f"tensor {name!r} has shape {list(shape)}, which is too large for an array")
     if dtype == "bool" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise InvalidArgument(f"tensor {name!r} of dtype bool holds bytes other than 0 and 1")
     array = np.frombuffer(data, stored).reshape(shape)

@@ -183,7 +183,7 @@ class SharedMemoryOffer(_message.Message):
     def __init__(self, region: _Optional[str] = ..., pid: _Optional[int] = ..., fd: _Optional[int] = ..., num_bytes: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class ControlOpened(_message.Message):
-    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup", "shared_memory_refused")
+    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup", "shared_memory_refused", "max_message_bytes")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_HORIZON_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -192,6 +192,7 @@ class ControlOpened(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WARMUP_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     action_horizon: int
     schema: RobotSchema
@@ -200,7 +201,8 @@ class ControlOpened(_message.Message):
     epoch: int
     warmup: _request_pb2.Timing
     shared_memory_refused: _request_pb2.ErrorDetail
-    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., shared_memory_refused: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+    max_message_bytes: int
+    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., shared_memory_refused: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class Observation(_message.Message):
     __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns", "delay")

@@ -46,9 +46,9 @@ class RobotServicer:
 
     def Control(self, request_iterator, context):
         """One stream per robot. The first message must be `open`; the server answers `opened`, or ends the stream with
-        FAILED_PRECONDITION and the list of differences if the robot's schema does not fit the policy's, or with
-        RESOURCE_EXHAUSTED and the numbers if it could not serve the rate on time. Then any number of observations, in any
-        rhythm: newest observation wins (one slot, overwritten, never queued).
+        FAILED_PRECONDITION and the list of differences if the robot's schema does not fit the policy's. Then any number of
+        observations, in any rhythm: newest observation wins (one slot, overwritten, never queued). No rate is refused: a server
+        that is too slow drops observations and says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,7 +86,7 @@ async def start_edge(
     task_pb2_grpc.add_TasksServicer_to_server(TasksService(runner), server)
     runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
     runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
-    control_pb2_grpc.add_RobotServicer_to_server(RobotService(runner, clock), server)
+    control_pb2_grpc.add_RobotServicer_to_server(RobotService(runner, clock, config.max_message_bytes), server)
     generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(), server)
     await _add_health(server, dispatcher)
     if config.reflection:

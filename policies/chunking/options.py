@@ -35,7 +35,7 @@ def chunking_params(modes: Sequence[str], action_horizon: int) -> tuple[ParamSpe
         ParamSpec(
             "prefix_attention_horizon", "int", None,
             "previous actions that guide the chunk, the first `delay` of them fully; at least `delay`. Unset: half the "
-            "action horizon, or `delay` where that is more",
+            "action horizon, but no more than there are, or `delay` where that is more",
             "actions", minimum=0, maximum=action_horizon, optional=True,
         ),
         ParamSpec(
@@ -52,13 +52,14 @@ def chunking_params(modes: Sequence[str], action_horizon: int) -> tuple[ParamSpe
     )  # fmt: skip
 
 
-def mask_end(params: Mapping[str, Any], action_horizon: int) -> int:
-    """Where the guidance ends, in actions.
+def mask_end(params: Mapping[str, Any], action_horizon: int, num_previous: int) -> int:
+    """Where the guidance ends, in actions. Beyond the previous ones only where that is asked for: the last one, held,
+    would pull the robot to a standstill.
 
     Raises:  InvalidArgument: before the delay does.
     """
     delay = params["delay"]
-    end = int(params.get("prefix_attention_horizon", max(action_horizon // 2, delay)))
+    end = int(params.get("prefix_attention_horizon", max(min(action_horizon // 2, num_previous), delay)))
     if end < delay:
         raise InvalidArgument(
             f"prefix_attention_horizon is {end}, but {delay} actions are executed before the chunk arrives (delay); "

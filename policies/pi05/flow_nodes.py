@@ -51,7 +51,7 @@ class Start:
         if mode == PREFIX:
             guidance = prefix_weights("zeros", delay, delay, self._horizon)
         else:
-            end = mask_end(call.params, self._horizon)
+            end = mask_end(call.params, self._horizon, len(previous))
             guidance = prefix_weights(call.params["schedule"], delay, end, self._horizon)
         seen = processor_of(self._processors, call).network_actions(previous, call.inputs.get("state"))
         held = held_rows(seen, self._horizon)

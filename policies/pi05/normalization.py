@@ -65,8 +65,9 @@ class Normalizer:
         low, high = (statistics.values[name].to(device) for name in STATISTICS[mode])
         self._to_range = mode == "quantile"
         self._low = low
+        self._width = high - low if mode == "quantile" else high
         if self._to_range:
-            width = high - low
+            width = self._width
             padded = torch.where(width == 0, LEROBOT_EPS, width) if statistics.is_lerobot else width + OPENPI_EPS
             self._divisor = self._factor = padded
         else:
@@ -82,6 +83,15 @@ class Normalizer:
         known, size = self._known(x)
         scaled = (known - self._low[:size]) / self._divisor[:size]
         return self._joined(scaled * 2 - 1 if self._to_range else scaled, x)
+
+    def snapped(self, x: torch.Tensor, rounding: torch.Tensor) -> torch.Tensor:
+        """x [..., D] with dimensions that never varied set to the one number that they had, where they differ from it
+        by no more than `rounding` [..., D]: `normalise` divides by next to nothing there, and would make much of it.
+        """
+        known, size = self._known(x)
+        constant = self._low[:size].expand_as(known)
+        is_rounded = (self._width[:size] == 0) & ((known - constant).abs() <= rounding[..., :size])
+        return self._joined(torch.where(is_rounded, constant, known), x)
 
     def unnormalise(self, x: torch.Tensor) -> torch.Tensor:
         """The way back."""

@@ -15,11 +15,16 @@ from pathlib import Path
 
 import torch
 
-from mstar_rt.errors import ConfigError
+from mstar_rt.errors import ConfigError, InvalidArgument
 from mstar_rt.model import NodeCall
 from policies.pi05.normalization import Normalizer, read_norm_stats
 from policies.pi05.settings import PolicySettings
 from policies.pi05.settings_parts import ONLY_STATISTICS
+
+ROUNDING = 2.0**-22
+"""Of a chunk in float32, relative, with what the state in float32 adds."""
+MAX_NORMALISED = 100.0
+"""Of previous actions, where 1 is an ordinary one. As much as noise may have."""
 
 
 class Processor:
@@ -40,10 +45,15 @@ class Processor:
         return state if self._state is None else self._state.normalise(state)
 
     def network_actions(self, actions: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
-        """[K, A] robot units -> [K, D] float32, as differences to `state` [S] where this policy has such."""
+        """[K, A] robot units -> [K, D] float32, as differences to `state` [S] where this policy has such.
+
+        Raises:  InvalidArgument: actions that this policy cannot have made.
+        """
+        rounding = ROUNDING * actions.abs().to(torch.float64)
         actions = self._moved(actions.to(torch.float64), state, -1)
         if self._action is not None:
-            actions = self._action.normalise(actions)
+            actions = self._action.normalise(self._action.snapped(actions, rounding))
+            _check_range(actions)
         padded = torch.nn.functional.pad(actions, (0, self._network_dim - self._num_actions))
         return padded.to(torch.float32)
 
@@ -61,6 +71,18 @@ class Processor:
         moved = actions.clone()
         moved[:, self._relative] += sign * state.to(torch.float64)[self._to]
         return moved
+
+
+def _check_range(actions: torch.Tensor) -> None:
+    """A chunk that goes on from actions far beyond what the network knows is finite, and wrong in all dimensions."""
+    largest = actions.abs().amax(0)
+    if (largest > MAX_NORMALISED).any():
+        dim = int(largest.argmax())
+        raise InvalidArgument(
+            f"previous_actions are {float(largest[dim]):.0f} times the range of the policy's statistics in dimension "
+            f"{dim}, expected at most {MAX_NORMALISED:.0f}: are they in the policy's units? If that dimension never "
+            "varied in training, send what the policy gave, or use no guided or prefix chunking"
+        )
 
 
 Processors = Mapping[str, Processor]

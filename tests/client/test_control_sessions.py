@@ -32,7 +32,7 @@ def client(server: FakePolicyServer) -> Iterator[Client]:
 
 @pytest.fixture
 def robot(client: Client) -> Iterator[ControlSession]:
-    with client.control("toy", **SETTINGS) as session:
+    with client.control("toy", **SETTINGS, max_action_age_s=60.0) as session:
         yield session
 
 

@@ -16,7 +16,7 @@ from mstar_rt.client.control.robot_schema import policy_info
 from mstar_rt.client.control.settings import ControlSettings
 from mstar_rt.client.control.shared_slots import NUM_SLOTS, is_loopback
 from mstar_rt.clock import ManualClock
-from mstar_rt.errors import FailedPrecondition, InvalidArgument
+from mstar_rt.errors import FailedPrecondition, InvalidArgument, Unavailable
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos import request_pb2
 from mstar_rt.protos.arrays import tensor_from_array
@@ -50,6 +50,20 @@ def answer(state: ControlState, seq: int) -> None:
 
 def event(state: ControlState, kind: int, seq: int) -> None:
     state.received(wire.ControlResponse(event=wire.ControlEvent(kind=kind, seq=seq)))  # type: ignore[arg-type]
+
+
+def test_large_images_wait_for_memory_where_bytes_would_be_too_long() -> None:
+    """A server that stands still for a moment takes all slots; that is no fault of the robot's loop."""
+    state = session()
+    state.received(wire.ControlResponse(opened=wire.ControlOpened(shared_memory=True, max_message_bytes=32_800)))
+    for _ in range(NUM_SLOTS):
+        assert sent(state).images["top"].WhichOneof("content") == "shared"
+    with pytest.raises(Unavailable, match="all shared memory is taken by observations on their way"):
+        state.send(SEEN)
+    assert state.act(SEEN).kind == "hold"
+    event(state, wire.ControlEvent.KIND_DROPPED_STALE, 3)
+    assert sent(state).images["top"].WhichOneof("content") == "shared"
+    state.shared.close()
 
 
 def test_images_are_references_and_the_state_is_not() -> None:

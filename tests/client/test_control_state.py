@@ -80,6 +80,25 @@ class Bench:
         return self
 
 
+# ---- what the server does not take
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_observation_that_would_end_the_connection_is_not_sent(compressed: bool) -> None:
+    bench = Bench()
+    opened = control_pb2.ControlOpened(session_id="s", max_message_bytes=33_200)
+    bench.state.received(control_pb2.ControlResponse(opened=opened))
+    bench.tick()
+    assert bench.observation().seq == 1
+    large = b"\xff\xd8" + bytes(300)
+    seen = Seen({"top": large if compressed else picture(), "wrist": large}, [0.0, 0.0, 0.0])
+    with pytest.raises(
+        InvalidArgument, match="the server takes messages of 33200: give JPEG files, or set max_message"
+    ):
+        bench.state.send(seen)
+    assert bench.sent() == []
+
+
 # ---- when an observation is due
 
 

@@ -69,11 +69,14 @@ def params(mode: str, **changed: object) -> dict[str, object]:
 
 
 def test_the_mask_ends_at_half_the_horizon_or_the_delay_or_where_one_says() -> None:
-    assert mask_end(params("guided", delay=2), 10) == 5
-    assert mask_end(params("guided", delay=7), 10) == 7
-    assert mask_end(params("guided", delay=2, prefix_attention_horizon=2), 10) == 2
+    assert mask_end(params("guided", delay=2), 10, 8) == 5
+    assert mask_end(params("guided", delay=7), 10, 8) == 7
+    assert mask_end(params("guided", delay=2, prefix_attention_horizon=2), 10, 8) == 2
+    assert mask_end(params("guided", delay=2), 10, 3) == 3, "a held action does not guide"
+    assert mask_end(params("guided", delay=4), 10, 3) == 4
+    assert mask_end(params("guided", delay=2, prefix_attention_horizon=6), 10, 3) == 6, "unless that is asked for"
     with pytest.raises(InvalidArgument, match="prefix_attention_horizon is 3, but 4 actions are executed"):
-        mask_end(params("guided", delay=4, prefix_attention_horizon=3), 10)
+        mask_end(params("guided", delay=4, prefix_attention_horizon=3), 10, 8)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,35 @@ def test_nothing_is_clamped(processor: object) -> None:
     assert far[1] < -40
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.7, 123.4567, -2000.1])
+def test_a_chunk_is_seen_as_it_was_made_where_a_dimension_never_varied(tmp_path: Path, constant: float) -> None:
+    """The statistics divide by 1e-6 there: what float32 rounds off 123.4567 would be seen as 5 deviations."""
+    settings = tiny.robot_settings(tmp_path)
+    file = Path(settings["norm_stats"])
+    held = json.loads(file.read_text())
+    for name in ("q01", "q99"):
+        held["norm_stats"]["actions"][name][2] = constant
+    file.write_text(json.dumps(held))
+    made = processors_for(settings_for("robot", "pi05", "", settings), "cpu")["default"]
+    state = torch.tensor([0.3, -0.2, 0.9])
+    x = torch.randn(8, tiny.DIM, generator=torch.Generator().manual_seed(0))
+    seen = made.network_actions(made.robot_actions(x, state), state)
+    others = [0, 1, 3, 4]
+    torch.testing.assert_close(seen[:, others], x[:, others], rtol=0, atol=1e-4)
+    assert (seen[:, 2] - x[:, 2]).abs().max() < 4, "as it was, or as it was in training: -1"
+    if abs(constant) > 100:
+        assert (seen[:, 2] == -1).all()
+    with pytest.raises(InvalidArgument, match="times the range of the policy's statistics in dimension 2, expected"):
+        made.network_actions(made.robot_actions(x, state) + 0.01, state)
+
+
+def test_previous_actions_in_other_units_are_refused(processor: object) -> None:
+    """They are finite, and so would be the chunk, in which every dimension would be wrong."""
+    actions = torch.from_numpy(tiny.previous(1, 6)) * 1e3
+    with pytest.raises(InvalidArgument, match="are they in the policy's units"):
+        processor.network_actions(actions, torch.tensor([0.3, -0.2, 0.9]))  # type: ignore[attr-defined]
+
+
 def test_statistics_must_have_what_the_policy_reads(tmp_path: Path) -> None:
     settings = tiny.robot_settings(tmp_path)
     held = json.loads(Path(settings["norm_stats"]).read_text())["norm_stats"]

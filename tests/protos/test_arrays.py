@@ -61,6 +61,14 @@ def test_bfloat16_is_widened_exactly() -> None:
             tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_UINT8, shape=[1] * 9, data=b"1"),
             "9 dimensions, at most 8",
         ),
+        (
+            tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_FLOAT32, shape=[2**62, 2**63 - 1, 0], data=b""),
+            "too large for an array",
+        ),
+        (
+            tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_FLOAT64, shape=[2**31 - 1, 2**31 - 1, 0], data=b""),
+            "too large for an array",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(tensor: tensor_pb2.Tensor, sentence: str) -> None:

@@ -129,12 +129,26 @@ def test_options_of_the_chunking_reach_the_policy(requests: Requests, channel: g
 
 
 def test_guidance_ends_where_the_robot_plans_anew(requests: Requests, channel: grpc.Channel) -> None:
-    """Unless the delay reaches further: then there is nothing else to go on from."""
+    """Unless there is less to go on from."""
     robot = opened(channel, chunking=GUIDED, replan_every=3)
     chunk_for(robot, 1, executed_index=-1)
-    for seq, delay, expected in ((2, 1, HORIZON - 3), (3, 7, 7)):
-        chunk_for(robot, seq, executed_index=2, delay=delay)
+    for seq, index, delay, expected in ((2, 2, 1, 5), (3, 2, 7, 5), (4, 4, 1, 3), (5, 6, 0, 1)):
+        chunk_for(robot, seq, executed_index=index, delay=delay)
         assert requests.last()[1]["prefix_attention_horizon"] == expected
+
+
+@pytest.mark.parametrize("chunking", [GUIDED, PREFIX, GUIDED | {"delay": 4}, GUIDED | {"prefix_attention_horizon": 6}])
+def test_no_more_is_frozen_than_is_left(requests: Requests, channel: grpc.Channel, chunking: dict[str, Any]) -> None:
+    """A slow server: the robot has 2 actions left, then it holds. More frozen rows would only make it stand still."""
+    robot = opened(channel, chunking=chunking)
+    first = chunk_for(robot, 1, 10, executed_index=-1)
+    fixed = {} if "delay" in chunking else {"delay": 4}
+    second = chunk_for(robot, 2, 50, executed_index=HORIZON - 3, **fixed)
+    inputs, params = requests.last()
+    assert len(inputs["previous_actions"]) == params["delay"] == second.delay_assumed == 2
+    assert params.get("prefix_attention_horizon") == chunking.get("prefix_attention_horizon")
+    np.testing.assert_array_equal(actions_of(second)[:2], actions_of(first)[-2:])
+    assert (actions_of(second)[2:] != actions_of(first)[-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +204,9 @@ def test_the_delay_is_estimated_without_the_first_answer() -> None:
 
 
 def test_an_estimate_that_no_chunk_bridges_is_forgotten() -> None:
-    """One answer takes 500 ms, 10 ticks of 8: what follows fails until it is out of the window, and says why."""
+    """One answer takes 500 ms, 10 ticks: a whole chunk of 8 that is left could not bridge it, which is said until it is
+    out of the window. With less left the robot holds before.
+    """
     clock = ManualClock()
     with policy_runtime(clock=clock) as runtime, grpc.insecure_channel(runtime.address) as channel:
         robot, held = opened(channel, chunking=GUIDED), Held(runtime)
@@ -200,15 +216,15 @@ def test_an_estimate_that_no_chunk_bridges_is_forgotten() -> None:
             clock.advance_ns(takes_ms * 1_000_000)
             held.end()
             robot.hear("chunk")
-        for seq in (4, 5):
+        for seq in (4, 6):
             robot.observe(seq, executed_index=-1)
             detail = robot.hear_event(Kind.KIND_FAILED, seq).detail
-            assert "the delay is 10 actions" in detail.message
+            assert "the delay is 8 actions, the most that a chunk of this policy can bridge is 7" in detail.message
             assert "the server is too slow" in detail.message
-        robot.observe(6, executed_index=-1)
-        assert held.wait(4).params["delay"] == 1
-        held.end()
-        robot.hear("chunk")
+            robot.observe(seq + 1, executed_index=2)
+            assert held.wait(2 + seq // 2).params["delay"] == {4: 5, 6: 1}[seq]
+            held.end()
+            robot.hear("chunk")
         robot.close()
 
 

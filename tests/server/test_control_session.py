@@ -34,6 +34,7 @@ def test_an_observation_is_answered_by_a_chunk(channel: grpc.Channel) -> None:
     first = robot.hear("opened")
     assert (first.action_horizon, first.epoch, first.admitted_hz, first.shared_memory) == (HORIZON, 7, 20.0, False)
     assert first.session_id.startswith("s-")
+    assert first.max_message_bytes == 1 << 20
     assert [camera.name for camera in first.schema.cameras] == ["top", "wrist"]
     assert first.schema.normalization == "lab"
     robot.observe(1, 5, epoch=7, client_time_ns=-12)

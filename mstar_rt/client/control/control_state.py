@@ -6,6 +6,7 @@ do not block; the blocking client calls them under one lock.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 
 from mstar_rt.client import answers, arguments
@@ -35,6 +36,8 @@ from mstar_rt.protos.arrays import tensor_from_array
 
 PERMANENT = (InvalidArgument, NotFound, FailedPrecondition, Unimplemented)
 """Connecting again would end in the same."""
+REST_OF_MESSAGE_BYTES = 32 << 10
+"""Of an observation besides its images: state, noise, previous actions."""
 
 
 class ControlState:
@@ -73,6 +76,7 @@ class ControlState:
         self._ticks_since_observation: int | None = None
         self._num_acts = 0
         self._num_attempts = 0
+        self._max_message_bytes = 0
 
     # ---- the connection
 
@@ -135,6 +139,7 @@ class ControlState:
         self.shared.answered(opened)
         self.connected = True
         self.session_id = opened.session_id
+        self._max_message_bytes = opened.max_message_bytes
         self.record.num_connections += 1
         self._backoff.succeeded()
         self._heartbeats = Heartbeats(self.settings.heartbeat_timeout_s, self._clock.now_ns())
@@ -146,7 +151,8 @@ class ControlState:
     def act(self, seen: Seen) -> RobotAction:
         """One control tick: an observation if one is due, and the action that is due."""
         if self._is_due():
-            self.send(seen)
+            with contextlib.suppress(Unavailable):  # it is due in the next tick, too
+                self.send(seen)
         if self._ticks_since_observation is not None:
             self._ticks_since_observation += 1
         self._num_acts += 1
@@ -155,7 +161,8 @@ class ControlState:
     def send(self, seen: Seen) -> int:
         """Send this observation, due or not; returns its seq.
 
-        Raises:  InvalidArgument: it does not fit the schema.  Unavailable: there is no connection now.
+        Raises:  InvalidArgument: it does not fit the schema, or is longer than what the server takes.  Unavailable:
+        there is no connection, or no shared memory, now.
         """
         if not self.connected:
             raise Unavailable("there is no connection to the server now: wait, or use `act`, which goes on without one")
@@ -184,10 +191,25 @@ class ControlState:
         slot = self.shared.take(seq)
         try:
             self._form.fill(observation, seen, slot)
+            self._check_length(seen, shared=slot is not None)
         except BaseException:
             self.shared.give_back(seq)
             raise
         self.record.num_shared += slot is not None
+
+    def _check_length(self, seen: Seen, shared: bool) -> None:
+        """A message that the server does not take would end the connection, and each one after it in the same way."""
+        num_bytes = sum(
+            len(picture) if isinstance(picture, bytes) else 0 if shared else picture.nbytes
+            for picture in seen.images.values()
+        )
+        if 0 < self._max_message_bytes < num_bytes + REST_OF_MESSAGE_BYTES:
+            if self.shared.in_use and not any(isinstance(picture, bytes) for picture in seen.images.values()):
+                raise Unavailable("all shared memory is taken by observations on their way, wait until one is answered")
+            raise InvalidArgument(
+                f"the images have {num_bytes} bytes together, the server takes messages of {self._max_message_bytes}: "
+                "give JPEG files, or set max_message_mb in the server's deployment"
+            )
 
     def set_instruction(self, instruction: str) -> None:
         """From the next observation on.

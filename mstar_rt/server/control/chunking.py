@@ -52,7 +52,9 @@ class Chunking:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What one chunk goes on from: [n, A] float32, n >= 1, robot units, row 0 at the observation's tick."""
+    """What one chunk goes on from: [n, A] float32, n >= 1, robot units, row 0 at the observation's tick. `delay` is at
+    most n: no other chunk comes before this one, so the robot has no more to consume.
+    """
 
     previous_actions: np.ndarray
     delay: int
@@ -134,7 +136,7 @@ def continuation(chunking: Chunking | None, arrived: Arrived, estimate: DelayEst
         return None
     delay = chunking.delay
     if delay is None:
-        delay = message.delay if message.HasField("delay") else estimate.ticks
+        delay = message.delay if message.HasField("delay") else min(estimate.ticks, len(previous))
     try:
         check_delay(chunking, delay)
     except MstarError as error:
@@ -142,9 +144,16 @@ def continuation(chunking: Chunking | None, arrived: Arrived, estimate: DelayEst
             estimate.forget_oldest()
             raise InvalidArgument(f"{error} (estimated from the last answers: the server is too slow)") from None
         raise
+    num_left = len(previous)
+    delay = min(
+        delay, num_left
+    )  # then it holds, and consumes nothing: to freeze more would make it stand still as long
     params = chunking.params | {"delay": delay}
     if chunking.attention_horizon is not None:
-        params["prefix_attention_horizon"] = max(chunking.attention_horizon, delay)
+        horizon = chunking.attention_horizon
+        params["prefix_attention_horizon"] = (
+            horizon if chunking.attention_horizon_is_given else max(min(horizon, num_left), delay)
+        )
     return Continuation(previous, delay, params)
 
 

@@ -14,11 +14,13 @@ from mstar_rt.server.task_runner import TaskRunner
 
 
 class RobotService(RobotServicer):
-    def __init__(self, runner: TaskRunner, clock: Clock) -> None:
+    def __init__(self, runner: TaskRunner, clock: Clock, max_message_bytes: int) -> None:
         self._runner = runner
         self._clock = clock
+        self._max_message_bytes = max_message_bytes
         self._counters = ControlCounters(runner.dispatcher.counters)
 
     async def Control(self, requests: AsyncIterator[wire.ControlRequest], context: Context) -> None:  # noqa: N802
         async with Answering(context):
-            await ControlSession(self._runner, context, self._clock, self._counters).run()
+            session = ControlSession(self._runner, context, self._clock, self._counters, self._max_message_bytes)
+            await session.run()

@@ -33,8 +33,11 @@ class ControlSession:
     a chunk is made, and a robot that does not read holds up nobody but itself.
     """
 
-    def __init__(self, runner: TaskRunner, context: Context, clock: Clock, counters: ControlCounters) -> None:
+    def __init__(
+        self, runner: TaskRunner, context: Context, clock: Clock, counters: ControlCounters, max_message_bytes: int
+    ) -> None:
         self._runner = runner
+        self._max_message_bytes = max_message_bytes
         self._context = context
         self._clock = clock
         self._counters = counters
@@ -121,6 +124,7 @@ class ControlSession:
             shared_memory=self._region is not None,
             shared_memory_refused=refused,
             epoch=opening.epoch,
+            max_message_bytes=self._max_message_bytes,
         )
         # To its end: a stream that fails during its first write cannot say why.
         await self._context.write(wire.ControlResponse(opened=opened))
