@@ -61,7 +61,7 @@ def count(name: str, value: object) -> int | None:
 def whole_from_0(name: str, value: object) -> int:
     """Raises:  InvalidArgument: not a whole number from 0 to 2^64 - 1."""
     if not _is_whole(value) or not 0 <= value <= MAX_WHOLE:  # type: ignore[operator]
-        raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 0")
+        raise InvalidArgument(f"{name} is {value!r}, expected a whole number from 0 to {MAX_WHOLE}")
     return int(value)  # type: ignore[call-overload]
 
 

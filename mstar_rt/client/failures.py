@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from mstar_rt.errors import ERRORS_BY_CODE, Internal, MstarError, ResourceExhausted, Unavailable
+from mstar_rt.errors import ERRORS_BY_CODE, DeadlineExceeded, Internal, MstarError, ResourceExhausted, Unavailable
 from mstar_rt.protos import request_pb2
 
 ERROR_KEY = "mstar-error-bin"
@@ -37,6 +37,8 @@ def error_from_call(error: Any, address: str) -> MstarError:
     code, details = error.code(), error.details() or ""
     if code in _BROKEN_CONNECTION:
         return Unavailable(f"no answer from the server at {address}: {details}")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"the server at {address} did not answer within the time of the call: give it more")
     if too_large := _TOO_LARGE.search(details):
         size, limit = too_large.groups()
         return ResourceExhausted(

@@ -46,7 +46,7 @@ def chunking_params(modes: Sequence[str], action_horizon: int) -> tuple[ParamSpe
         ParamSpec(
             "max_guidance_weight", "float", DEFAULT_MAX_GUIDANCE_WEIGHT,
             "bound of the guidance, which grows without one towards pure noise; at most 2 with one denoise step, 11.6 "
-            "with two, more with more: beyond, guidance would throw the chunk past the previous actions", "1",
+            "with two, more with more: beyond, guidance would throw the chunk past the previous actions",
             minimum=0.0, maximum=LARGEST_GUIDANCE_WEIGHT,
         ),
     )  # fmt: skip

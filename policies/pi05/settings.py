@@ -79,6 +79,8 @@ def settings_for(model: str, family: str, checkpoint: str, options: Mapping[str,
         if key not in known:
             raise ConfigError(f"{where}: unknown option {key!r}, {nearest(str(key), known)}")
     file = _file(checkpoint, options)
+    if file is None and checkpoint and not Path(checkpoint).exists():
+        raise ConfigError(f"{where}: no weights file at {checkpoint}; check the path")
     read = _read(file) if file is not None else {}
     given = {key: value for key, value in options.items() if key not in LOADING}
     for key in given:
@@ -125,7 +127,10 @@ def _with_paths(read: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
 def _settings(where: str, family: str, values: dict[str, Any]) -> PolicySettings:
     for key in ("network", "action"):
         if key not in values:
-            raise ConfigError(f"{where}: {key!r} is missing, give it in the JSON beside the checkpoint or as an option")
+            raise ConfigError(
+                f"{where}: {key!r} is missing, give it in the JSON beside the checkpoint or as an option of a "
+                "deployment file (`--config FILE` on the command line)"
+            )
     network = _network(where, family, values["network"])
     state = read_vector(f"{where}: 'state'", values["state"]) if values.get("state") is not None else None
     action, relative_to = read_action(where, values["action"], state)

@@ -200,16 +200,16 @@ def test_no_order_loss_or_delay_takes_the_robot_back(data: st.DataObject) -> Non
 def test_the_delay_is_the_maximum_of_a_window_without_warm_up() -> None:
     estimate = DelayEstimate()
     assert estimate.delay is None
-    estimate.answered(40)
+    estimate.answered(0, 39.5)
     assert estimate.delay == 40, "better than nothing, until there is another"
     for num_ticks in (2, 5, 3):
-        estimate.answered(num_ticks)
+        estimate.answered(num_ticks, 99.0)
     assert estimate.delay == 5
     for _ in range(10):
-        estimate.answered(1)
+        estimate.answered(1, 99.0)
     assert estimate.delay == 1, "five is out of the window"
     estimate.warm_up_again()
-    estimate.answered(30)
+    estimate.answered(30, 30.0)
     assert estimate.delay == 1, "the first chunk after a loss includes the warm-up"
-    estimate.answered(4)
+    estimate.answered(4, 4.0)
     assert estimate.delay == 4

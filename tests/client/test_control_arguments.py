@@ -133,6 +133,11 @@ def test_a_policy_is_described(server: FakePolicyServer, client: Client) -> None
 # ---- what is refused before anything is sent
 
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"replan_every": 5, "chunking": "guided", "delay": 4}, "together at most the 8 actions of a chunk"),
+    ({"replan_every": 8, "max_action_age_s": 0.2}, "at 20 Hz a chunk is used for 0.4 s: replan more often"),
+    ({"heartbeat_timeout_s": 0.01}, "heartbeat_timeout_s is 0.01, expected at least 0.1"),
+    ({"noise": [0.0]}, "noise belongs to each observation: give it to `act`"),
+    ({"masked_cameras": ["wrist"]}, "masked_cameras belongs to each observation: give it to `act`"),
     ({"model": 5}, "model is 5, expected text"),
     ({"control_hz": 0}, "control_hz is 0, expected a positive number, at most 10000"),
     ({"control_hz": NAN}, "control_hz is nan, expected a positive number"),

@@ -571,3 +571,45 @@ def test_a_policy_with_a_history_is_sent_every_tick(replan_every: int | None) ->
     for seq in range(1, 6):
         bench.tick()
         assert [observation.seq for observation in bench.sent()] == [seq]
+
+
+@pytest.mark.parametrize("num_ticks_before", [0, 1])
+def test_an_observation_that_does_not_fit_is_refused_in_any_tick(num_ticks_before: int) -> None:
+    bench = Bench()
+    for _ in range(num_ticks_before):
+        bench.tick()
+        bench.sent()
+    with pytest.raises(InvalidArgument, match="state holds NaN"):
+        bench.state.act(Seen(SEEN.images, [0.0, np.nan, 0.0]))
+    with pytest.raises(InvalidArgument, match=r"the image of camera 'top' is float32"):
+        bench.state.act(Seen({**SEEN.images, "top": picture().astype(np.float32)}, SEEN.state))
+    assert not bench.sent()
+    bench.tick()
+
+
+def test_the_first_delay_counts_the_time_that_the_robot_stood_still() -> None:
+    bench = Bench(chunking="guided")
+    bench.state.send(SEEN)
+    bench.sent()
+    bench.clock.advance_ns(int(2.5 * PERIOD_NS))
+    bench.answer(1)
+    bench.tick()
+    assert bench.observation().delay == 3
+
+
+def test_new_flags_of_a_chunk_are_an_event() -> None:
+    bench = Bench()
+    for seq, flags in enumerate(([], ["unknown_words"], ["unknown_words"], []), start=1):
+        bench.state.send(SEEN)
+        bench.answer(seq, flags=flags)
+    assert [(event.seq, event.detail) for event in bench.state.events if event.kind == "flagged"] == [
+        (2, "unknown_words")
+    ]
+
+
+@pytest.mark.parametrize("instruction", ["", "  "])
+def test_an_instruction_without_a_word_is_refused(instruction: str) -> None:
+    with pytest.raises(FailedPrecondition, match="takes an instruction: give one"):
+        Bench(instruction=instruction)
+    with pytest.raises(InvalidArgument, match="the instruction is empty"):
+        Bench().state.set_instruction(instruction)

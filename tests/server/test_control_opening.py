@@ -201,6 +201,7 @@ def test_the_first_message_opens(channel: grpc.Channel) -> None:
         ({"open": wire.OpenControl(**OPEN)}, grpc.StatusCode.FAILED_PRECONDITION, "the stream is open already"),
         ({}, INVALID, "a message of the control stream is empty"),
         ({"set_instruction": wire.SetInstruction()}, INVALID, "the instruction is empty"),
+        ({"set_instruction": wire.SetInstruction(instruction=" ")}, INVALID, "the instruction is empty"),
         ({"reset": wire.ResetEpisode(epoch=3)}, INVALID, "reset to epoch 3 after 3, epochs must increase"),
     ],
 )

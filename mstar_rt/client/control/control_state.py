@@ -153,6 +153,8 @@ class ControlState:
         if self._is_due():
             with contextlib.suppress(Unavailable):  # it is due in the next tick, too
                 self.send(seen)
+        else:
+            self._form.check(seen)
         if self._ticks_since_observation is not None:
             self._ticks_since_observation += 1
         self._num_acts += 1
@@ -236,7 +238,7 @@ class ControlState:
         self.outbox.command(wire.ControlRequest(reset=reset))
 
     def _check_instruction(self, instruction: str) -> None:
-        if not arguments.text("instruction", instruction):
+        if not arguments.text("instruction", instruction).strip():
             raise InvalidArgument("the instruction is empty, expected what to do")
         if not self.policy.takes_instruction:
             raise FailedPrecondition(f"the policy {self.settings.model!r} takes no instruction")
@@ -326,14 +328,17 @@ class ControlState:
         merged = self.queue.merge(QueuedChunk(seq, self._epoch, asked.tick, asked.made_ns, actions, instruction))
         num_consumed = self.queue.num_consumed - asked.tick
         latency_s = (self._clock.now_ns() - asked.made_ns) / 1e9
-        self._delay.answered(self._num_acts - asked.num_acts)
+        self._delay.answered(self._num_acts - asked.num_acts, latency_s * self.settings.control_hz)
         self.record.chunk(merged, num_consumed, latency_s)
         self.record.num_outrun += self.settings.chunking_of_model and num_consumed > message.delay_assumed
         if merged.outcome == "used":
             self.problem = None
+        flags = tuple(message.flags)
+        if flags and (self.latest is None or flags != self.latest.flags):
+            self._note(ControlEvent("flagged", seq, self._epoch, ", ".join(flags)))
         self.latest = ActionChunk(
             seq, self._epoch, actions, message.delay_assumed, num_consumed, message.num_denoise_steps, latency_s,
-            instruction, answers.timing(message.timing), message.request_id, tuple(message.flags),
+            instruction, answers.timing(message.timing), message.request_id, flags,
         )  # fmt: skip
 
     def _refuse(self, seq: int, error: MstarError) -> None:

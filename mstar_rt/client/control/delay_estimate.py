@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 WINDOW = 10
@@ -12,8 +13,8 @@ class DelayEstimate:
     that has actions for each of them, which one that holds has not.
 
     The first chunk, and the first one after `warm_up_again`, includes what is done once only and is left out. But the
-    very first counts until there is another one: with too large a delay a chunk goes on with what the robot was going
-    to do anyway, with too small a one the robot jumps.
+    very first counts until there is another one, in control periods, as the robot may have stood still for it: with too
+    large a delay a chunk goes on with what the robot was going to do anyway, with too small a one the robot jumps.
     """
 
     def __init__(self) -> None:
@@ -26,10 +27,10 @@ class DelayEstimate:
         """None: no chunk has come yet."""
         return max(self._recent, default=self._first)
 
-    def answered(self, num_ticks: int) -> None:
+    def answered(self, num_ticks: int, num_periods: float) -> None:
         if self._warming_up:
             self._warming_up = False
-            self._first = num_ticks if self._first is None else self._first
+            self._first = max(num_ticks, math.ceil(num_periods)) if self._first is None else self._first
         else:
             self._recent.append(num_ticks)
 

@@ -43,16 +43,28 @@ class ObservationForm:
 
         Raises:  InvalidArgument: it does not fit the schema.
         """
-        self._check_cameras(seen)
+        state = self.check(seen)
         for name, picture in seen.images.items():
             _fill_image(message.images[name], self._cameras[name], picture, slot)
         message.masked_cameras.extend(seen.masked_cameras)
-        if self._state_size is not None:
-            self._fill_state(message.state, seen.state)
-        elif seen.state is not None:
-            raise InvalidArgument("state is given, but the schema has none: leave it out")
+        if state is not None:
+            fill_tensor(message.state, "float32", (state.size,), state.tobytes())
         if seen.noise is not None:
             message.noise.CopyFrom(messages.numbers(seen.noise, "noise"))
+
+    def check(self, seen: Seen) -> np.ndarray | None:
+        """The state [S] float32, None if the robot has none.
+
+        Raises:  InvalidArgument: it does not fit the schema.
+        """
+        self._check_cameras(seen)
+        for name, picture in seen.images.items():
+            _check_image(self._cameras[name], picture)
+        if self._state_size is not None:
+            return self._state(seen.state)
+        if seen.state is not None:
+            raise InvalidArgument("state is given, but the schema has none: leave it out")
+        return None
 
     def _check_cameras(self, seen: Seen) -> None:
         if not isinstance(seen.images, Mapping):
@@ -73,7 +85,7 @@ class ObservationForm:
         if missing:
             raise InvalidArgument(f"images lacks camera {missing[0]!r}: give it, or name it in masked_cameras")
 
-    def _fill_state(self, tensor: tensor_pb2.Tensor, state: Numbers | None) -> None:
+    def _state(self, state: Numbers | None) -> np.ndarray:
         if state is None:
             raise InvalidArgument(f"state is missing, expected {self._state_size} numbers")
         try:
@@ -84,12 +96,12 @@ class ObservationForm:
             raise InvalidArgument(f"state has shape {list(array.shape)}, expected [{self._state_size}]")
         if not np.isfinite(array).all():
             raise InvalidArgument("state holds NaN or infinity, expected finite numbers")
-        fill_tensor(tensor, "float32", (array.size,), array.tobytes())
+        return array
 
 
-def _fill_image(image: tensor_pb2.Image, camera: CameraSchema, picture: Picture, slot: Slot | None) -> None:
+def _check_image(camera: CameraSchema, picture: Picture) -> None:
     if isinstance(picture, bytes):
-        _fill_compressed(image, camera.name, picture)
+        _encoding(camera.name, picture)
         return
     expected = (camera.height, camera.width, 3)
     if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape != expected:
@@ -102,21 +114,24 @@ def _fill_image(image: tensor_pb2.Image, camera: CameraSchema, picture: Picture,
             f"the image of camera {camera.name!r} is {shown}, expected uint8 {list(expected)}, "
             "or a JPEG or PNG file as bytes"
         )
+
+
+def _fill_image(image: tensor_pb2.Image, camera: CameraSchema, picture: Picture, slot: Slot | None) -> None:
+    if isinstance(picture, bytes):
+        image.encoding = _encoding(camera.name, picture)
+        image.data = picture
+        return
     image.encoding = tensor_pb2.Image.ENCODING_RAW
-    image.height, image.width, image.channels = expected
+    image.height, image.width, image.channels = picture.shape
     if slot is None:
         image.data = picture.tobytes()
     else:
         slot.fill(image, camera.name, picture)
 
 
-def _fill_compressed(image: tensor_pb2.Image, name: str, data: bytes) -> None:
+def _encoding(name: str, data: bytes) -> tensor_pb2.Image.Encoding:
     if data.startswith(b"\xff\xd8"):
-        image.encoding = tensor_pb2.Image.ENCODING_JPEG
-    elif data.startswith(b"\x89PNG"):
-        image.encoding = tensor_pb2.Image.ENCODING_PNG
-    else:
-        raise InvalidArgument(
-            f"the image of camera {name!r} is {len(data)} bytes that are neither a JPEG nor a PNG file"
-        )
-    image.data = data
+        return tensor_pb2.Image.ENCODING_JPEG
+    if data.startswith(b"\x89PNG"):
+        return tensor_pb2.Image.ENCODING_PNG
+    raise InvalidArgument(f"the image of camera {name!r} is {len(data)} bytes that are neither a JPEG nor a PNG file")

@@ -61,7 +61,7 @@ class OpensControl(Generic[Session]):
                 replan_every, or the model's.
             delay: actions consumed while a chunk is made. None: the most that the last 10 chunks took, without the
                 first, as far as the policy can bridge it; `ControlStats.num_outrun` counts where it could not.
-            ensemble_decay: an older chunk's weight in the ensemble is exp(-decay) of that before it. None: 0.01.
+            ensemble_decay: each newer chunk weighs exp(-decay) of the one before it, the oldest 1. None: 0.01.
             replan_every: ticks between two observations. None: the next one goes out when the last is answered.
             budget_ms: an observation's chunk is useless later than this after its arrival. None: `max_action_age_s`.
             num_denoise_steps: flow or diffusion steps. None: the policy's.

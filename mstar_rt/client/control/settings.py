@@ -29,6 +29,8 @@ _GOES_WITH = {
     "delay": _OF_THE_MODEL, "ensemble_decay": ("temporal_ensemble",),
 }  # fmt: skip
 MAX_CONTROL_HZ = 1e4
+LEAST_HEARTBEAT_TIMEOUT_S = 0.1
+OF_ACT = ("images", "state", "masked_cameras", "noise")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class ControlSettings:
         for name in ("max_action_age_s", "heartbeat_timeout_s", "open_timeout_s"):
             if name != "max_action_age_s" or self.max_action_age_s is not None:
                 arguments.positive(name, getattr(self, name), arguments.MAX_TIMEOUT_S)
+        if self.heartbeat_timeout_s < LEAST_HEARTBEAT_TIMEOUT_S:
+            raise InvalidArgument(
+                f"heartbeat_timeout_s is {self.heartbeat_timeout_s:g}, expected at least {LEAST_HEARTBEAT_TIMEOUT_S}: "
+                "a server that is busy for a moment is not lost"
+            )
         _check_hold(self.hold)
         if self.shared_memory != AUTO and not isinstance(self.shared_memory, bool):
             raise InvalidArgument(f'shared_memory is {self.shared_memory!r}, expected True, False or "{AUTO}"')
@@ -124,14 +131,31 @@ class ControlSettings:
         reach = self.prefix_attention_horizon
         if reach is not None and self.delay is not None and reach < self.delay:
             raise InvalidArgument(f"prefix_attention_horizon is {reach}, expected at least the delay of {self.delay}")
+        self._check_replanning(horizon)
         size = policy.schema.action.size
         if isinstance(self.hold, np.ndarray) and self.hold.shape != (size,):
             raise InvalidArgument(f"hold has shape {list(self.hold.shape)}, expected an action of {size} numbers")
 
+    def _check_replanning(self, horizon: int) -> None:
+        """A robot that always starves is a mistake."""
+        if self.replan_every is None:
+            return
+        if self.delay is not None and self.replan_every + self.delay > horizon:
+            raise InvalidArgument(
+                f"replan_every is {self.replan_every} and delay {self.delay}, expected together at most the {horizon} "
+                "actions of a chunk: the robot would run out of them each time"
+            )
+        lasts_s = self.replan_every / self.control_hz
+        if self.max_action_age_s is not None and self.max_action_age_s < lasts_s:
+            raise InvalidArgument(
+                f"max_action_age_s is {self.max_action_age_s:g}, but with replan_every {self.replan_every} at "
+                f"{self.control_hz:g} Hz a chunk is used for {lasts_s:g} s: replan more often, or allow older actions"
+            )
+
     def _check_instruction(self, policy: PolicyInfo) -> None:
         if self.instruction and not policy.takes_instruction:
             raise FailedPrecondition(f"the policy {self.model!r} takes no instruction: leave it out")
-        if policy.takes_instruction and not self.instruction:
+        if policy.takes_instruction and not (self.instruction or "").strip():
             raise FailedPrecondition(f"the policy {self.model!r} takes an instruction: give one")
 
     def age_limit_s(self, policy: PolicyInfo) -> float:
@@ -165,6 +189,9 @@ class ControlSettings:
         )
 
     def _options(self) -> dict[str, request_pb2.OptionValue]:
+        for name in OF_ACT:
+            if name in self.model_options:
+                raise InvalidArgument(f"{name} belongs to each observation: give it to `act`")
         return {name: messages.option_value(name, value) for name, value in self.model_options.items()}
 
     def _chunking_message(self) -> wire.RealTimeChunking | None:

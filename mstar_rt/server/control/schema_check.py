@@ -62,7 +62,7 @@ def differences(policy: PolicySpec, opening: wire.OpenControl, mode: str | None)
     yield from _normalization(policy.normalizations, schema)
     if opening.instruction and not policy.takes_instruction:
         yield "an instruction is given, the policy takes none"
-    if policy.takes_instruction and not opening.instruction:
+    if policy.takes_instruction and not opening.instruction.strip():
         yield "the instruction is empty, the policy needs one"
     if mode is not None and mode not in served_modes(policy):
         expected = " or ".join(served_modes(policy)) or "none: its chunks have one action"

@@ -221,7 +221,7 @@ class ControlSession:
     def _check_instruction(self, instruction: str) -> None:
         if not self._settings.policy.takes_instruction:
             raise InvalidArgument(f"an instruction is given, but policy {self._settings.model.name!r} takes none")
-        if not instruction:
+        if not instruction.strip():
             raise InvalidArgument("the instruction is empty, the policy needs one")
 
     def _check_seed(self) -> None:
