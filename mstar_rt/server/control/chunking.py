@@ -145,9 +145,8 @@ def continuation(chunking: Chunking | None, arrived: Arrived, estimate: DelayEst
             raise InvalidArgument(f"{error} (estimated from the last answers: the server is too slow)") from None
         raise
     num_left = len(previous)
-    delay = min(
-        delay, num_left
-    )  # then it holds, and consumes nothing: to freeze more would make it stand still as long
+    # After those the robot holds and consumes nothing: to freeze more would make it stand still for as long.
+    delay = min(delay, num_left)
     params = chunking.params | {"delay": delay}
     if chunking.attention_horizon is not None:
         horizon = chunking.attention_horizon
