@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import ConfigError, NotFound, nearest
+from mstar_rt.model.dimensions import check_positive, checked_section
 
 KINDS = ("pi05", "pi0")
 
@@ -26,7 +27,7 @@ class VisionConfig:
     patch_size: int = 14
 
     def __post_init__(self) -> None:
-        _check_positive(self)
+        check_positive(self)
         if self.dim % self.num_heads:
             raise ConfigError(f"vision.dim {self.dim} is no multiple of vision.num_heads {self.num_heads}")
         if self.image_size % self.patch_size:
@@ -48,7 +49,7 @@ class DecoderConfig:
     mlp_dim: int
 
     def __post_init__(self) -> None:
-        _check_positive(self)
+        check_positive(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Pi05Config:
     max_period: float = 4.0
 
     def __post_init__(self) -> None:
-        _check_positive(self)
+        check_positive(self)
         if self.kind not in KINDS:
             raise ConfigError(f"kind is {self.kind!r} in {self.name!r}, {nearest(self.kind, KINDS)}")
         if self.num_heads % self.num_kv_heads:
@@ -122,10 +123,10 @@ class Pi05Config:
         if isinstance(values, Mapping) and "preset" in values:
             base = dataclasses.asdict(preset(str(values["preset"])))
             values = {**base, **{key: value for key, value in values.items() if key != "preset"}}
-        checked = _checked(cls, values, source)
+        checked = checked_section(cls, values, source)
         parts: dict[str, type[Any]] = {"vision": VisionConfig, "language": DecoderConfig, "expert": DecoderConfig}
         for part, kind in parts.items():
-            checked[part] = kind(**_checked(kind, checked[part], f"{source}: {part}"))
+            checked[part] = kind(**checked_section(kind, checked[part], f"{source}: {part}"))
         return cls(**checked)
 
 
@@ -134,35 +135,6 @@ def preset(name: str) -> Pi05Config:
     if name not in PRESETS:
         raise NotFound(f"no pi0 preset is called {name!r}; {nearest(name, PRESETS)}")
     return PRESETS[name]
-
-
-_SCALARS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
-
-
-def _checked(kind: type[Any], values: Any, source: str) -> dict[str, Any]:
-    """The values of one section, once its keys and the types of its scalars were checked."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{source} must be a mapping of keys to values, got {type(values).__name__}")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for key in values:
-        if key not in fields:
-            raise ConfigError(f"{source} has an unknown key {key!r}; {nearest(str(key), fields)}")
-    for name, field in fields.items():
-        if name not in values:
-            if field.default is dataclasses.MISSING:
-                raise ConfigError(f"{source} lacks the key {name!r}, a {field.type}")
-            continue
-        value = values[name]
-        if field.type in _SCALARS and (isinstance(value, bool) or not isinstance(value, _SCALARS[field.type])):
-            raise ConfigError(f"{source}: {name!r} must be a {field.type}, got {value!r}")
-    return dict(values)
-
-
-def _check_positive(section: Any) -> None:
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if field.type == "int" and value < 1:
-            raise ConfigError(f"{type(section).__name__}.{field.name} must be at least 1, got {value}")
 
 
 SO400M = VisionConfig(dim=1152, depth=27, num_heads=16, mlp_dim=4304)

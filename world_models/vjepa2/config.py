@@ -6,9 +6,10 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mstar_rt.errors import ConfigError, NotFound, nearest
+from mstar_rt.model.dimensions import check_positive, checked_section
 from world_models.planning.options import PlannerDefaults
 
 PUBLISHED_PLANNER = PlannerDefaults()
@@ -142,13 +143,13 @@ class VJepa2Config:
 
         Without `planner` a member that is a preset by name plans as that preset does, any other as published.
         """
-        checked = _checked(cls, values, source)
+        checked = checked_section(cls, values, source)
         parts: dict[str, type[Any]] = {
             "encoder": EncoderConfig, "predictor": PredictorConfig, "planner": PlannerDefaults,
         }  # fmt: skip
         for name, kind in parts.items():
             if name in checked:
-                checked[name] = kind(**_checked(kind, checked[name], f"{source}: {name}"))
+                checked[name] = kind(**checked_section(kind, checked[name], f"{source}: {name}"))
         if "planner" not in checked and checked["name"] in PRESETS:
             checked["planner"] = PRESETS[checked["name"]].planner
         return cls(**checked)
@@ -175,38 +176,6 @@ def _released(name: str, encoder: EncoderConfig) -> VJepa2Config:
     """The predictor has one size, whatever the encoder's."""
     predictor = PredictorConfig(latent_dim=encoder.dim, dim=1024, depth=24, num_heads=16, mlp_dim=4096)
     return VJepa2Config(name, encoder, predictor)
-
-
-Section = TypeVar("Section", VJepa2Config, EncoderConfig, PredictorConfig, PlannerDefaults)
-
-
-def _checked(kind: type[Section], values: Any, source: str) -> dict[str, Any]:
-    """The values of one section, once its keys and the types of its numbers were checked."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{source} must be a mapping of keys to values, got {type(values).__name__}")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for key in values:
-        if key not in fields:
-            raise ConfigError(f"{source} has an unknown key {key!r}; {nearest(str(key), fields)}")
-    for name, field in fields.items():
-        if name not in values and field.default is dataclasses.MISSING:
-            raise ConfigError(f"{source} lacks the key {name!r}, a {field.type}")
-        if name in values and field.type in _SCALARS and not isinstance(values[name], _SCALARS[field.type]):
-            raise ConfigError(f"{source}: {name!r} must be a {field.type}, got {values[name]!r}")
-        if name in values and field.type != "bool" and isinstance(values[name], bool):
-            raise ConfigError(f"{source}: {name!r} must be a {field.type}, got {values[name]!r}")
-    return dict(values)
-
-
-_SCALARS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-
-
-def check_positive(section: Any) -> None:
-    """Whether all whole numbers of a dataclass of dimensions are at least 1."""
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if field.type == "int" and value < 1:
-            raise ConfigError(f"{type(section).__name__}.{field.name} must be at least 1, got {value}")
 
 
 def check_heads(part: str, dim: int, num_heads: int) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import ConfigError, NotFound, nearest
-from world_models.vjepa2.config import EncoderConfig, check_heads, check_positive, read_json
+from mstar_rt.model.dimensions import check_positive
+from world_models.vjepa2.config import EncoderConfig, check_heads, read_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from mstar_rt.nn.training import RunLog
 from policies.pi05.checkpoint import save_network
 from policies.pi05.network import Pi05Network
 from policies.pi05.train.batches import Batch, Batches
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    run = _Run(arguments.out)
+    run = RunLog(arguments.out)
     state_path = arguments.out / "training_state.safetensors"
     if not arguments.resume:
         state_path.unlink(missing_ok=True)
@@ -67,21 +67,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class _Run:
-    """The log of one training run: to the terminal and to a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "train.log"
-        self._started = time.monotonic()
-
-    def log(self, line: str) -> None:
-        line = f"[{time.monotonic() - self._started:7.0f} s] {line}"
-        print(line, flush=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-
-def _demonstrations(arguments: argparse.Namespace, run: _Run) -> Demonstrations:
+def _demonstrations(arguments: argparse.Namespace, run: RunLog) -> Demonstrations:
     """In parts with a seed each, so that a stopped run keeps those that it has."""
     parts = []
     for part, first in enumerate(range(0, arguments.num_samples, _PART)):

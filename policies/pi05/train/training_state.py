@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mstar_rt.nn.rms_norm import AdaptiveRMSNorm
+from mstar_rt.nn.training import average_into, load_state, save_state
 from policies.pi05.config import Pi05Config
 from policies.pi05.initialise import initialise
 from policies.pi05.network import Pi05Network
@@ -20,7 +20,6 @@ _AVERAGE_DECAY = 0.998
 _PEAK_LEARNING_RATE = 2e-3
 _WEIGHT_DECAY = 0.01
 _NUMBER_FREQUENCY = 4.0
-_MOMENTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
 
 
 class TrainingState:
@@ -31,9 +30,9 @@ class TrainingState:
         open_for_training(self.network)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.num_steps_done = 0
-        self._named = dict(self.network.named_parameters())
-        matrices = {name: value for name, value in self._named.items() if _is_inner_matrix(name, value)}
-        others = [value for name, value in self._named.items() if name not in matrices]
+        named = dict(self.network.named_parameters())
+        matrices = {name: value for name, value in named.items() if _is_inner_matrix(name, value)}
+        others = [value for name, value in named.items() if name not in matrices]
         self._optimisers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(matrices.values(), weight_decay=_WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, weight_decay=_WEIGHT_DECAY, betas=(0.9, 0.97), fused=True),
@@ -49,36 +48,18 @@ class TrainingState:
         for optimiser in self._optimisers:
             optimiser.step()
         self.num_steps_done += 1
-        decay = min(_AVERAGE_DECAY, 1 - 1 / self.num_steps_done)
-        with torch.no_grad():
-            for kept, new in zip(self.average.parameters(), self.network.parameters(), strict=True):
-                kept.lerp_(new, 1 - decay)
+        average_into(self.average, self.network, min(_AVERAGE_DECAY, 1 - 1 / self.num_steps_done))
         return loss.item()
 
     def save(self, path: Path) -> None:
-        tensors = {"num_steps_done": torch.tensor(self.num_steps_done)}
-        tensors |= {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
-        for name, parameter in self._named.items():
-            for moment, value in self._moments(parameter).items():
-                tensors[f"optimiser.{moment}.{name}"] = value
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, str(path))
+        save_state(path, self.num_steps_done, self._networks, self._optimisers)
 
     def load(self, path: Path) -> None:
-        tensors = load_file(str(path))
-        self.num_steps_done = int(tensors["num_steps_done"])
-        for part, module in (("network.", self.network), ("average.", self.average)):
-            module.load_state_dict(
-                {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
-            )
-        for name, parameter in self._named.items():
-            for moment in _MOMENTS:
-                if (key := f"optimiser.{moment}.{name}") in tensors:
-                    self._moments(parameter)[moment] = tensors[key]
+        self.num_steps_done = load_state(path, self._networks, self._optimisers)
 
-    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-        owner = next(o for o in self._optimisers if any(parameter is p for p in o.param_groups[0]["params"]))
-        return owner.state[parameter]
+    @property
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"network": self.network, "average": self.average}
 
 
 @torch.no_grad()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from mstar_rt.nn.training import RunLog
 from world_models.vjepa2.checkpoint import save_networks
 from world_models.vjepa2.config import preset
 from world_models.vjepa2.encoder import Encoder
@@ -39,7 +39,7 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    run = _Run(arguments.out)
+    run = RunLog(arguments.out)
     state_path = arguments.out / "predictor_state.safetensors"
     if not arguments.resume:
         state_path.unlink(missing_ok=True)
@@ -84,21 +84,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class _Run:
-    """The log of one training run: to the terminal and to a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "train.log"
-        self._started = time.monotonic()
-
-    def log(self, line: str) -> None:
-        line = f"[{time.monotonic() - self._started:7.0f} s] {line}"
-        print(line, flush=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-
-def _encoder(arguments: argparse.Namespace, train: Episodes, run: _Run) -> Encoder:
+def _encoder(arguments: argparse.Namespace, train: Episodes, run: RunLog) -> Encoder:
     path = arguments.out / "encoder.safetensors"
     if arguments.resume:
         encoder = Encoder(CONFIG.encoder)
@@ -110,7 +96,7 @@ def _encoder(arguments: argparse.Namespace, train: Episodes, run: _Run) -> Encod
 
 
 def _report_probe(
-    latents: torch.Tensor, train: Episodes, held_out_latents: torch.Tensor, held_out: Episodes, run: _Run
+    latents: torch.Tensor, train: Episodes, held_out_latents: torch.Tensor, held_out: Episodes, run: RunLog
 ) -> None:
     truth = _positions(held_out)
     probe = PositionProbe(latents[:8000], _positions(train)[:8000])

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mstar_rt.nn.norms import normalise_latents
+from mstar_rt.nn.training import average_into, load_state, save_state
 from world_models.vjepa2.config import PredictorConfig
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.episodes import Episodes
@@ -30,7 +30,6 @@ _BATCH_SIZE = 32
 _PEAK_LEARNING_RATES = (1.5e-3, 1.0e-3)
 _WARM_UP_STEPS = 200
 _DECAY_SHARE = 0.35
-_MOMENTS = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,16 +96,16 @@ class _Training:
         start_near_identity(self.predictor)
         self.average = copy.deepcopy(self.predictor).requires_grad_(False)
         self.num_steps_done = 0
-        self._named = dict(self.predictor.named_parameters())
-        matrices = {n: p for n, p in self._named.items() if p.ndim == 2 and n.startswith("predictor_blocks.")}
-        others = [p for n, p in self._named.items() if n not in matrices]
+        named = dict(self.predictor.named_parameters())
+        matrices = {n: p for n, p in named.items() if p.ndim == 2 and n.startswith("predictor_blocks.")}
+        others = [p for n, p in named.items() if n not in matrices]
         # Measured here on the same batches: Muon on the blocks' matrices needs half the steps of AdamW alone.
         self._optimisers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(matrices.values(), weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, weight_decay=0.02, betas=(0.9, 0.98)),
         )
         if state_path.exists():
-            self._load(state_path)
+            self.num_steps_done = load_state(state_path, self._networks, self._optimisers)
 
     def step(self, windows: tuple[torch.Tensor, torch.Tensor, torch.Tensor], rate: float) -> torch.Tensor:
         for optimiser, peak in zip(self._optimisers, _PEAK_LEARNING_RATES, strict=True):
@@ -118,33 +117,15 @@ class _Training:
         for optimiser in self._optimisers:
             optimiser.step()
         self.num_steps_done += 1
-        _average_into(self.average, self.predictor, min(_AVERAGE_DECAY, 1 - 1 / self.num_steps_done))
+        average_into(self.average, self.predictor, min(_AVERAGE_DECAY, 1 - 1 / self.num_steps_done))
         return losses.detach()
 
     def save(self, path: Path) -> None:
-        tensors = {"num_steps_done": torch.tensor(self.num_steps_done)}
-        tensors |= {f"predictor.{name}": value for name, value in self.predictor.state_dict().items()}
-        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
-        for name, parameter in self._named.items():
-            for moment, value in self._moments(parameter).items():
-                tensors[f"optimiser.{moment}.{name}"] = value
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, str(path))
+        save_state(path, self.num_steps_done, self._networks, self._optimisers)
 
-    def _load(self, path: Path) -> None:
-        tensors = load_file(str(path))
-        self.num_steps_done = int(tensors["num_steps_done"])
-        for part, module in (("predictor.", self.predictor), ("average.", self.average)):
-            module.load_state_dict(
-                {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
-            )
-        for name, parameter in self._named.items():
-            for moment in _MOMENTS:
-                if (key := f"optimiser.{moment}.{name}") in tensors:
-                    self._moments(parameter)[moment] = tensors[key]
-
-    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-        owner = next(o for o in self._optimisers if any(parameter is p for p in o.param_groups[0]["params"]))
-        return owner.state[parameter]
+    @property
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"predictor": self.predictor, "average": self.average}
 
 
 def start_near_identity(predictor: ActionPredictor) -> None:
@@ -189,12 +170,6 @@ def _draw_windows(
     frames = first + torch.arange(WINDOW_FRAMES)
     latents = transitions.latents[which, frames].float()
     return latents, transitions.actions[which, frames[:, :-1]], transitions.states[which, frames[:, :-1]]
-
-
-def _average_into(average: nn.Module, source: nn.Module, decay: float) -> None:
-    with torch.no_grad():
-        for kept, new in zip(average.parameters(), source.parameters(), strict=True):
-            kept.lerp_(new, 1 - decay)
 
 
 def _seven(xy: torch.Tensor) -> torch.Tensor:
