@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -167,15 +166,15 @@ async def start_worker(
 ) -> WorkerProcess:
     """Raises:  OSError: the system has no room for another process."""
     output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the worker has ended
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mstar_rt.worker",
-        "--rank", str(worker.rank), "--deployment", str(directory),
-        "--models", ",".join(models), "--parent", str(os.getpid()),
-        stdin=subprocess.PIPE, stdout=output,
-        env=worker_environment(worker.threads),
-        process_group=0,  # Ctrl-C is for this process, which then asks the workers to stop
-    )  # fmt: skip
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(config_to_plain(config)).encode())
-    process.stdin.close()
+    with tempfile.TemporaryFile() as given:  # no pipe: a worker that ends before it has read it would break it
+        given.write(json.dumps(config_to_plain(config)).encode())
+        given.seek(0)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mstar_rt.worker",
+            "--rank", str(worker.rank), "--deployment", str(directory),
+            "--models", ",".join(models), "--parent", str(os.getpid()),
+            stdin=given, stdout=output,
+            env=worker_environment(worker.threads),
+            process_group=0,  # Ctrl-C is for this process, which then asks the workers to stop
+        )  # fmt: skip
     return WorkerProcess(process, output)

@@ -29,7 +29,7 @@ FRAMES, GOAL = (
 LONG = {"num_samples": 200, "num_elites": 8, "rollout_horizon": 4, "num_iterations": 100}
 STEPS_OF_LONG = 100 * 7
 SHORT = {"num_samples": 8, "num_elites": 4, "rollout_horizon": 1, "num_iterations": 1}
-FEW_STEPS = 60
+FEW_STEPS = STEPS_OF_LONG // 2
 """What may run while the news of an end travels on a busy machine; a plan that was not stopped runs hundreds."""
 
 PLANNING_CLIENT = """
