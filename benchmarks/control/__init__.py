@@ -14,7 +14,7 @@ from benchmarks.served.deployment import Deployed
 from benchmarks.served.worker_process import run_like_a_worker
 from sim_bridge.server_process import served
 
-NOOP, POLICY = "noop", "policy"
+NOOP, POLICY, COMPILED_POLICY = "noop", "policy", "compiled_policy"
 WEIGHTS = Path(__file__).parents[2] / "policies" / "pi05" / "weights" / "tabletop_policy.safetensors"
 
 
@@ -26,21 +26,27 @@ def main(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def policies_served() -> Iterator[Deployed]:
-    """A server with the policy that does nothing and the one that ships, each on a worker of one thread."""
+    """A server with the policy that does nothing and, eager and compiled, the one that ships, each on a worker of one
+    thread. No robot is refused for load: overload is measured.
+    """
     data = {
         "name": "control",
         "workers": [
             {"rank": rank, "threads": 1, "max_batch": 16, "kv_memory_mb": 64, "shared_memory_mb": 256}
-            for rank in (0, 1)
+            | ({"compile": True} if rank == 2 else {})
+            for rank in range(3)
         ],
         "models": [
             {"name": NOOP, "family": "benchmarks.noop.policy:declare"},
             {"name": POLICY, "family": "pi05", "checkpoint": str(WEIGHTS)},
+            {"name": COMPILED_POLICY, "family": "pi05", "checkpoint": str(WEIGHTS)},
         ],
         "placement": [
             {"model": NOOP, "nodes": ["*"], "ranks": [0]},
             {"model": POLICY, "nodes": ["*"], "ranks": [1]},
+            {"model": COMPILED_POLICY, "nodes": ["*"], "ranks": [2]},
         ],
+        "admission": {"utilisation_bound": None},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "control.yaml"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.control.overhead import ECHO, ONE
+from benchmarks.control.shipped import SERVED
 from benchmarks.report import Report, Row
 
 SPLIT = "where a chunk's time goes, p50"
@@ -51,7 +52,7 @@ def _draw_latency(axis: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_split(axis: Any, rows: Sequence[Row]) -> None:
-    own = [row for row in rows if row.case == SPLIT]
+    own = [row for row in rows if row.case == SPLIT and row.system == SERVED]
     bars = axis.barh([row.metric for row in own], [row.value for row in own])
     axis.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
     axis.invert_yaxis()

@@ -70,8 +70,9 @@ def answer_bytes() -> int:
     """The size of a chunk with its timing."""
     node = request_pb2.NodeTiming(name="act", num_steps=1, queue_us=100.0, run_us=10.0)
     timing = request_pb2.Timing(
-        decode_us=100.0, queue_us=100.0, nodes=[node], runtime_us=500.0, encode_us=50.0, total_us=700.0
-    )
+        decode_us=100.0, queue_us=100.0, nodes=[node], runtime_us=500.0, encode_us=50.0, total_us=700.0,
+        transport_us=390.0, run_us=10.0,
+    )  # fmt: skip
     chunk = wire.ActionChunk(
         answers_seq=1000, actions=tensor_from_array(np.zeros((HORIZON, ACTION), np.float32)), timing=timing,
         client_time_ns=1 << 50, request_id="r-0123456789abcdef",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -89,6 +89,18 @@ def equal_parts(blocks: Sequence[NewBlock], max_blocks: int) -> list[Sequence[Ne
     return [blocks[first:last] for first, last in pairwise(edges)]
 
 
+class StoredPages(NamedTuple):
+    """The tokens of some sequences: the first `lengths` [B] int64 that lie in `pages` [B, P] int64 of `kv`.
+
+    kv [num_layers, 2 (key, value), num_pages, page_size, num_kv_heads, head_dim]; P is at least 2, and what is beyond
+    the length of a sequence is anything.
+    """
+
+    kv: torch.Tensor
+    pages: torch.Tensor
+    lengths: torch.Tensor
+
+
 class AttentionPlan(Protocol):
     """A batch whose pages are reserved. Good for one step: every layer once, before the tables change again."""
 
@@ -118,6 +130,13 @@ class AttentionPlan(Protocol):
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """`run` for no queries: store k and v where the step appends."""
+        ...
+
+    def stored(self) -> StoredPages | None:
+        """What transient blocks see besides themselves, for code that attends without this plan.
+
+        None where blocks append, and from backends whose kernels read the pages themselves.
+        """
         ...
 
     def parts(self, max_blocks: int) -> Sequence[AttentionPlan]:

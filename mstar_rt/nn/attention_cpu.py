@@ -15,7 +15,7 @@ import torch
 from mstar_rt.cache.page_table import PageTable
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.cache.reservation import Reservation, reserve
-from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
+from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, StoredPages, blocks_of, equal_parts
 from mstar_rt.nn.attention_dense import attend
 from mstar_rt.nn.attention_pages import StoredTokens, lay_out
 
@@ -85,21 +85,35 @@ class CpuAttention:
 
 
 class LastTransient:
-    """The groups of the last batch that appended nothing: the steps of a flow see the same context time after time."""
+    """How the last batch that appended nothing is laid out: a flow's steps see the same context time after time."""
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
         self._seen: list[tuple[int, int, list[int]]] = []
-        self._groups: list[Group] = []
+        self._groups: list[Group] | None = None
+        self._stored: StoredPages | None = None
 
     def groups(self, blocks: Sequence[NewBlock]) -> list[Group]:
-        seen = [(block.num_stored, block.num_new, block.table.pages) for block in blocks]
-        if seen != self._seen:
+        self._look_at(blocks)
+        if self._groups is None:
             # Outside of inference mode, so that a differentiated step can use what another one laid out.
             with torch.inference_mode(False), torch.no_grad():
                 self._groups = list(_groups(self._pool, blocks))
-            self._seen = [(num_stored, num_new, list(pages)) for num_stored, num_new, pages in seen]
         return self._groups
+
+    def stored(self, blocks: Sequence[NewBlock]) -> StoredPages:
+        self._look_at(blocks)
+        if self._stored is None:
+            with torch.inference_mode(False), torch.no_grad():
+                self._stored = _stored(self._pool, blocks)
+        return self._stored
+
+    def _look_at(self, blocks: Sequence[NewBlock]) -> None:
+        """Forget what is known of another batch."""
+        seen = [(block.num_stored, block.num_new, block.table.pages) for block in blocks]
+        if seen != self._seen:
+            self._groups = self._stored = None
+            self._seen = [(num_stored, num_new, list(pages)) for num_stored, num_new, pages in seen]
 
 
 class CpuAttentionPlan:
@@ -144,6 +158,10 @@ class CpuAttentionPlan:
         for group in self._groups:
             group.store(layer, k[group.rows], v[group.rows])
 
+    def stored(self) -> StoredPages | None:
+        """See AttentionPlan.stored."""
+        return None if self._last is None else self._last.stored(self._blocks)
+
     def parts(self, max_blocks: int) -> Sequence[CpuAttentionPlan]:
         """See AttentionPlan.parts."""
         if len(self._blocks) <= max_blocks:
@@ -170,6 +188,14 @@ class CpuAttentionPlan:
         num_tokens = self._num_tokens if read is None else sum(self._blocks[index].num_new for index in read)
         assert q.shape == (num_tokens, q.shape[1] // k.shape[1] * k.shape[1], k.shape[2]), (q.shape, num_tokens)
         assert q.dtype is k.dtype, (q.dtype, k.dtype)
+
+
+def _stored(pool: KVPool, blocks: Sequence[NewBlock]) -> StoredPages:
+    pages = [block.table.pages[: -(-block.num_stored // pool.page_size)] for block in blocks]
+    width = max(2, *map(len, pages))
+    filled = [[*of_block, *[0] * (width - len(of_block))] for of_block in pages]
+    lengths = [block.num_stored for block in blocks]
+    return StoredPages(pool.kv, torch.tensor(filled, device=pool.device), torch.tensor(lengths, device=pool.device))
 
 
 def _groups(pool: KVPool, blocks: Sequence[NewBlock], read: Collection[int] | None = None) -> Iterator[Group]:

@@ -127,6 +127,9 @@ class FlashInferPlan:
         """See AttentionPlan.store."""
         self._append((self._pool.keys(layer), self._pool.values(layer)), k, v)
 
+    def stored(self) -> None:
+        """See AttentionPlan.stored: this backend's kernels read the pages themselves."""
+
     def parts(self, max_blocks: int) -> Sequence[FlashInferPlan]:
         """See AttentionPlan.parts."""
         if len(self._blocks) <= max_blocks:

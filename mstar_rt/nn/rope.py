@@ -41,7 +41,12 @@ class Rotary:
 def rotate_halves(heads: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """Turn queries and keys [..., heads, head_dim] by a table [..., 1, head_dim / 2] of `Rotary`, in float32.
 
-    The result has the dtype of `heads` and its channels in pairs.
+    The result has the dtype of `heads` and its channels in pairs. Where torch compiles, which writes no code for
+    complex numbers, the table is the real view of it, [..., 1, head_dim / 2, 2].
     """
     first, second = heads.to(torch.float32).chunk(2, dim=-1)
+    if not turn.is_complex():
+        cosine, sine = turn.unbind(-1)
+        turned = torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+        return turned.flatten(-2).to(heads.dtype)
     return torch.view_as_real(torch.complex(first, second) * turn).flatten(-2).to(heads.dtype)

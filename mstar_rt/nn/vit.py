@@ -47,9 +47,19 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, norm: nn.LayerNorm, rotation: Rotation, attend: Attend) -> torch.Tensor:
         """x + attention(norm(x)); x [B, N, D], rotation tables over (token, query or key, head)."""
+        return self.joined(x, attend(*self.projected(x, norm, rotation)))
+
+    def projected(
+        self, x: torch.Tensor, norm: nn.LayerNorm, rotation: Rotation
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of tokens, [B, N, heads, head_dim] each."""
         projected = self.qkv(norm(x)).view(*x.shape[:-1], 3, self.num_heads, self.head_dim)
         q, k = rotate(projected[..., :2, :, :], rotation).unbind(-3)
-        return self.proj(attend(q, k, projected[..., 2, :, :]).flatten(-2), residual=x)
+        return q, k, projected[..., 2, :, :]
+
+    def joined(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """x plus what its tokens attend to, [B, N, heads, head_dim]."""
+        return self.proj(attended.flatten(-2), residual=x)
 
 
 class Mlp(nn.Module):

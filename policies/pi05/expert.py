@@ -106,9 +106,18 @@ class ActionExpert(nn.Module):
         norms = [norm for layer in self.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
         return [*norms, self.norm]  # type: ignore[list-item]
 
+    def shared_or_per_token(self, modulation: Modulation, num_tokens: int) -> torch.Tensor:
+        """The values of a modulation, with those of one time per sequence given to each of its tokens."""
+        values = modulation.values
+        if self._num_time_dims(values) != 1:
+            return values
+        return values.unsqueeze(1).expand(-1, num_tokens, *values.shape[1:]).contiguous()
+
+    def _num_time_dims(self, values: torch.Tensor) -> int:
+        return values.dim() - (1 if self.config.takes_state else 3)
+
     def _over_tokens(self, values: torch.Tensor) -> torch.Tensor:
         """A modulation's values, to broadcast over tokens [B, H]."""
         if torch.is_grad_enabled() and values.is_inference():
             values = values.clone()  # autograd keeps no tensors of inference mode
-        num_time_dims = values.dim() - (1 if self.config.takes_state else 3)
-        return values.unsqueeze(1) if num_time_dims == 1 else values
+        return values.unsqueeze(1) if self._num_time_dims(values) == 1 else values

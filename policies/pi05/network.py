@@ -78,7 +78,7 @@ class Pi05Network(nn.Module):
         Args:  state [B, action_dim], normalised, zero beyond the robot's. positions: numbers of prefix tokens [B].
                attention: one append of one token per sequence.
         """
-        turn = self._turn(positions, 1, state.device)
+        turn = self.turn(positions, 1, state.device)
 
         def store(layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
             attention.store(layer, k.flatten(0, 1), v.flatten(0, 1))
@@ -101,7 +101,7 @@ class Pi05Network(nn.Module):
                attention: one TRANSIENT_BLOCK of H tokens per sequence.
         Returns: [B, H, action_dim] float32.
         """
-        turn = self._turn(positions, x.shape[1], x.device)
+        turn = self.turn(positions, x.shape[1], x.device)
         return self.expert(x, modulation, turn, lambda layer: paged_attention(attention, layer))
 
     def forward_dense(
@@ -149,15 +149,15 @@ class Pi05Network(nn.Module):
 
     def dense_velocity(self, x: torch.Tensor, modulation: Modulation, context: DenseContext) -> torch.Tensor:
         """`velocity` over what `dense_context` gave."""
-        turn = self._turn(context.num_valid, x.shape[1], x.device, context.num_tokens)
+        turn = self.turn(context.num_valid, x.shape[1], x.device, context.num_tokens)
         return self.expert(x, modulation, turn, context.attend)
 
     def _remember_densely(self, state: torch.Tensor, context: DenseContext) -> None:
-        turn = self._turn(context.num_valid, 1, state.device, context.num_tokens)
+        turn = self.turn(context.num_valid, 1, state.device, context.num_tokens)
         self.expert.remember(state, turn, context.attend_and_store, context.store)
         context.grow(1)
 
-    def _turn(
+    def turn(
         self,
         positions: Sequence[int] | torch.Tensor,
         num_new: int,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.model.served import KVSpec
-from mstar_rt.nn.attention import AttentionBackend, AttentionStep, StepKind
+from mstar_rt.nn.attention import AttentionBackend, AttentionPlan, AttentionStep, StepKind
 from mstar_rt.nn.attention_cpu import CpuAttention
 from policies.pi05.config import DecoderConfig, Pi05Config, VisionConfig
 from policies.pi05.expert import Modulation
@@ -105,8 +105,11 @@ class PagedContexts:
                 network.remember_state(observations.state, plan.positions, plan)
 
     def velocity(self, x: torch.Tensor, modulation: Modulation) -> torch.Tensor:
-        plan = self._plan([x.shape[1]] * len(x), StepKind.TRANSIENT_BLOCK)
+        plan = self.transient_plan(x)
         return self.network.velocity(x, modulation, plan.positions, plan)
 
-    def _plan(self, sizes: Sequence[int], kind: StepKind):  # type: ignore[no-untyped-def]
+    def transient_plan(self, x: torch.Tensor) -> AttentionPlan:
+        return self._plan([x.shape[1]] * len(x), StepKind.TRANSIENT_BLOCK)
+
+    def _plan(self, sizes: Sequence[int], kind: StepKind) -> AttentionPlan:
         return self.backend.plan([AttentionStep(table, size, kind) for table, size in zip(self.tables, sizes)])

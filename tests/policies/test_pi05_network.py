@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from mstar_rt.nn.flow import euler_times
 from policies.pi05.checkpoint import load_network, random_network, save_network
+from policies.pi05.compiled_velocity import VelocityOverPages
 from policies.pi05.config import DecoderConfig, Pi05Config, VisionConfig
 from policies.pi05.network import Pi05Network
 from tests.policies.pi05_oracle import LANGUAGE, Oracle
@@ -114,6 +115,25 @@ def odd_observations(config: Pi05Config, generator: torch.Generator) -> Observat
         id_mask=torch.arange(6) < torch.tensor([[4], [1], [6]]),
         state=torch.randn(3, config.action_dim, generator=generator) if config.takes_state else None,
     )
+
+
+@pytest.mark.parametrize("kind", ["pi05", "pi0"])
+@torch.inference_mode()
+def test_what_is_compiled_computes_the_same_over_any_pages(kind: str, tmp_path: Path) -> None:
+    """Contexts of other lengths beside pages full of NaN; one time, one for every row and one for every action."""
+    config, generator = odd_config(kind), torch.Generator().manual_seed(5)
+    network, _ = lively(config, tmp_path / "odd.safetensors")
+    over_pages = VelocityOverPages(network)
+    x = torch.randn(3, config.action_horizon, config.action_dim, generator=generator)
+    given, times = odd_observations(config, generator), network.modulation(torch.rand(4, generator=generator))
+    per_action = torch.randint(4, (3, config.action_horizon), generator=generator)
+    for extent_pages in (None, 1):
+        paged = PagedContexts(network, given, page_size=7, extent_pages=extent_pages)
+        for index in (torch.tensor(2), torch.tensor([3, 0, 1]), per_action):
+            modulation = times.rows(index)
+            arguments = over_pages.arguments(x, modulation, paged.transient_plan(x))
+            assert arguments is not None
+            close(over_pages(*arguments), paged.velocity(x, modulation), 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["pi05", "pi0"])

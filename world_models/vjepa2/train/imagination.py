@@ -50,6 +50,9 @@ class _KeptAttention:
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         raise AssertionError("in training every prediction is read")
 
+    def stored(self) -> None:
+        """No block is transient."""
+
     def parts(self, max_blocks: int) -> Sequence[_KeptAttention]:
         """Gradients need every activation anyway."""
         return [self]
