@@ -41,13 +41,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
 class Rig:
     """One worker, and the server and conductor that it talks to."""
 
-    def __init__(self, model: ServedModel, dtype: str = "float32") -> None:
+    def __init__(self, model: ServedModel, dtype: str = "float32", max_step_ms: float | None = None) -> None:
         self.model, self.clock = model, ManualClock()
         self.loaded = load_model(model, WorkerConfig(rank=0, dtype=dtype, kv_memory_mb=1))
         hub, planes = InProcessHub(), InProcessPlanes()
         self.server, self.conductor, endpoint = (hub.endpoint(name) for name in ("server", "conductor", "worker/0"))
         self.plane = planes.plane(self.server)
-        self.worker = Worker({"chat": self.loaded}, endpoint, planes.plane(endpoint), self.clock)
+        self.worker = Worker(
+            {"chat": self.loaded}, endpoint, planes.plane(endpoint), self.clock, max_step_ms=max_step_ms
+        )
         self.said: dict[str, list[int]] = {}
         self.turns: dict[str, int] = {}
         self.ends: dict[str, WalkDone | WalkFailed] = {}
@@ -104,6 +106,27 @@ def test_requests_that_share_steps_answer_as_if_alone(model: ServedModel) -> Non
     assert together.said == alone.said
     assert together.worker.stats()["steps_total"] < alone.worker.stats()["steps_total"]
     assert together.num_pages_held() == 0
+
+
+def test_what_is_read_in_parts_is_answered_as_if_read_at_once(model: ServedModel) -> None:
+    whole, parts = Rig(model), Rig(model, max_step_ms=6.0)
+    code = parts.loaded.engines["read"]._code  # type: ignore[attr-defined]
+    read, sizes = code.run, []
+
+    def read_slowly(calls: Any, attention: Any) -> Any:
+        sizes.append([len(code.heard(call)) for call in calls])
+        parts.clock.advance_ns(sum(sizes[-1]) * 1_000_000)
+        return read(calls, attention)
+
+    code.run = read_slowly
+    for each in (whole, parts):
+        for number in range(3):
+            each.ask(f"r{number}", [*range(40)], session="s" if number < 2 else "")
+            each.run()
+    assert parts.said == whole.said
+    assert parts.turns == whole.turns
+    assert sizes[0] == [1]
+    assert sizes[-8:] == [[5]] * 8
 
 
 def test_a_session_goes_on_from_what_it_heard_and_from_nothing_that_was_said(model: ServedModel) -> None:

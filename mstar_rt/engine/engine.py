@@ -12,7 +12,7 @@ import torch
 from mstar_rt.cache.pool import KVPool
 from mstar_rt.errors import GraphError, Internal, MstarError
 from mstar_rt.graph import GraphNode
-from mstar_rt.model import KVNode, NodeCall, NodeResult, StatelessNode
+from mstar_rt.model import InParts, KVNode, NodeCall, NodeResult, StatelessNode
 from mstar_rt.nn.attention import AttentionBackend
 
 logger = logging.getLogger(__name__)
@@ -21,16 +21,21 @@ MAX_FLAG = 100
 
 
 class Engine(Protocol):
-    """Runs steps of one node of one model."""
+    """Runs steps of one node of one model. `in_parts`: its code says how many items a call has."""
 
     node: GraphNode
+    in_parts: bool
 
     def batch_key(self, call: NodeCall) -> Hashable:
         """Calls with equal keys may share a step."""
         ...
 
+    def num_items(self, call: NodeCall) -> int:
+        """How many items the call has; 1 where the code does not say."""
+        ...
+
     def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
-        """One step.
+        """One step, of the part of each call.
 
         Raises:
             PagesExhausted: no step was made; fewer calls, or the same ones later, may fit.
@@ -43,6 +48,8 @@ class StatelessEngine:
 
     def __init__(self, node: GraphNode, code: StatelessNode) -> None:
         self.node = node
+        self.in_parts = isinstance(code, InParts)
+        self.num_items = code.num_items if isinstance(code, InParts) else _one_item
         self._code = code
 
     def batch_key(self, call: NodeCall) -> Hashable:
@@ -59,6 +66,8 @@ class KVCacheEngine:
 
     def __init__(self, node: GraphNode, code: KVNode, pool: KVPool, backend: AttentionBackend) -> None:
         self.node = node
+        self.in_parts = isinstance(code, InParts)
+        self.num_items = code.num_items if isinstance(code, InParts) else _one_item
         self.pool = pool
         self._code = code
         self._backend = backend
@@ -76,6 +85,10 @@ class KVCacheEngine:
         except BaseException:
             plan.rollback()
             raise
+
+
+def _one_item(call: NodeCall) -> int:
+    return 1
 
 
 def build_engine(
@@ -97,8 +110,13 @@ def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeR
     """A node that answers with other outputs than it declares would corrupt the walk far from the cause."""
     if len(results) != len(calls):
         raise Internal(f"node {node.name!r} gave {len(results)} results for {len(calls)} calls")
-    for result in results:
-        if set(result.outputs) != set(node.outputs):
+    for call, result in zip(calls, results, strict=True):
+        part = call.part
+        if part is not None and part.stop < call.num_items:
+            _check_unfinished(node, call, result)
+        elif result.progress is not None:
+            raise Internal(f"node {node.name!r} gave progress with {_which(call)}, expected its outputs alone")
+        elif set(result.outputs) != set(node.outputs):
             raise Internal(
                 f"node {node.name!r} gave outputs {sorted(result.outputs)}, it declares {sorted(node.outputs)}"
             )
@@ -115,10 +133,42 @@ def _checked(node: GraphNode, calls: Sequence[NodeCall], results: Sequence[NodeR
     return results
 
 
+def _check_unfinished(node: GraphNode, call: NodeCall, result: NodeResult) -> None:
+    if result.outputs or result.leave:
+        given = f"outputs {sorted(result.outputs)}" if result.outputs else "leave"
+        raise Internal(
+            f"node {node.name!r} gave {given} with {_which(call)}, expected NodeResult({{}}, progress=...) from every "
+            "part but the last"
+        )
+
+
+def _which(call: NodeCall) -> str:
+    if call.part is None:
+        return "the whole call"
+    return f"items {call.part.start} to {call.part.stop - 1} of {call.num_items}"
+
+
 def _kind(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}"
     return "a tensor without data (meta)" if value.is_meta else f"a tensor of layout {value.layout}"
+
+
+def checked_num_items(engine: Engine, call: NodeCall) -> int:
+    """What the node's code says; a number that is none fails this request, and names the node.
+
+    Raises: Internal, or the MstarError that num_items raised.
+    """
+    try:
+        num_items = engine.num_items(call)
+    except MstarError:
+        raise
+    except BaseException as error:
+        logger.error("num_items of node %s failed for request %s", engine.node.name, call.request_id, exc_info=error)
+        raise Internal(f"num_items of node {engine.node.name!r} failed ({type(error).__name__})") from error
+    if type(num_items) is not int or num_items < 1:
+        raise Internal(f"num_items of node {engine.node.name!r} is {num_items!r}, expected a whole number from 1")
+    return num_items
 
 
 def checked_batch_key(engine: Engine, call: NodeCall) -> Hashable:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 
+def nothing_measured(node: str) -> int | None:
+    """How long a step of a node takes, where nobody has measured."""
+    return None
+
+
 @dataclass(slots=True)
 class NodeCall:
     """One request's turn at one node.
@@ -24,6 +29,12 @@ class NodeCall:
     `params` are the request's options, checked and complete. `sequences` (KV nodes only) is the request's
     cache.SequenceStore: the page tables that the request owns in this node's cache, by label, for as long as the
     cache's KVSpec says. `seed` is the request's. `deadline_ns` is absolute on the clock that `now_ns` reads.
+    `predicted_ns` says how long steps of a node took lately, in the batches that they were in, by the node's name;
+    None: not measured.
+
+    `part` is what this turn has to do, a range of the `num_items` items that the node's code says it has; None: all of
+    them, at once. The parts of a call come in order and each item is in one of them. `progress` is what the node gave
+    with the part before; None in the first.
     """
 
     request_id: str
@@ -37,6 +48,15 @@ class NodeCall:
     sequences: Any = None
     node: str = ""
     seed: int = 0
+    predicted_ns: Callable[[str], int | None] = nothing_measured
+    num_items: int = 1
+    part: range | None = None
+    progress: Any = None
+
+    @property
+    def is_last_part(self) -> bool:
+        """Whether the outputs are due. The whole is its own last part."""
+        return self.part is None or self.part.stop == self.num_items
 
     def generator(self) -> torch.Generator:
         """Randomness of this request at this node in this iteration, and of nothing else: the same whoever shares the
@@ -52,22 +72,27 @@ class NodeResult:
     """Outputs by slot name. `leave` ends the DynamicLoop that names this node, once this iteration is complete.
 
     `flags` reach the client with the answer, e.g. ("deadline",) from a loop that stopped because time was up.
+    `progress` is for the next part of the same call, which finds it in `NodeCall.progress`; a part that is not the last
+    has it alone, besides flags: NodeResult({}, progress=...).
     """
 
     outputs: dict[str, torch.Tensor]
     leave: bool = False
     flags: tuple[str, ...] = ()
+    progress: Any = None
 
 
 @dataclass(frozen=True)
 class NodeResources:
     """Where and how a worker builds its nodes. `nodes` are the names that are placed on this rank: the factory has to
-    build these, and need not load the weights of others. Empty: all."""
+    build these, and need not load the weights of others. Empty: all. `compile`: what can be is to be compiled by torch
+    before this returns, and said so in the node's `is_compiled`."""
 
     device: str = "cpu"
     dtype: str = "float32"
     max_batch: int = 16
     nodes: frozenset[str] = frozenset()
+    compile: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -85,13 +110,26 @@ class StatelessNode(Protocol):
 
 
 @runtime_checkable
+class InParts(Protocol):
+    """What the code of either kind of node has besides, if a long call can be run in several steps."""
+
+    def num_items(self, call: NodeCall) -> int:
+        """How many things, 1 or more, the call can do one after the other: images, frames, candidates, rows, tiles.
+
+        Asked once, when the call becomes ready. Items should cost about the same. Run in parts or at once, the outputs
+        are equal.
+        """
+        ...
+
+
+@runtime_checkable
 class KVNode(Protocol):
     """A node that attends over paged memory."""
 
     def batch_key(self, call: NodeCall) -> Hashable: ...
 
     def attention_steps(self, call: NodeCall) -> Sequence[Any]:
-        """The nn.attention.AttentionStep of every sequence that this call touches.
+        """The nn.attention.AttentionStep of every sequence that this call touches; of the call's part, if it has one.
 
         May create, fork or truncate tables in `call.sequences`; must be idempotent, as the engine asks again when pages
         were exhausted.

@@ -15,6 +15,7 @@ from mstar_rt.model import NodeCall
 from mstar_rt.program import Emission, Firing, Send, WalkRun
 from mstar_rt.worker.loaded import LoadedModel, Part
 from mstar_rt.worker.memory import WalkMemory
+from mstar_rt.worker.remaining_time import MAX_MARKS, Mark, Pace
 
 
 class Stage(enum.Enum):
@@ -46,7 +47,9 @@ class ActiveWalk:
     has, which are not sent twice. `walk_id` changes when the walk is resumed, `start` does not. `asked` are the ranks
     that owe an answer, with the caches asked for (and whether the last answer was lost). `fetched` by (rank, cache) and
     `pending` by cache, with the rank, are sequences that are not in our pages yet. `left` is what a part that is DONE
-    persisted.
+    persisted. `pace` is what walks of its kind need; `ran_ns` what this one ran so far, `sure_ns` what of that every
+    walk of its kind runs, and `marks` what they were at each node. `is_trial`: it looks hopeless and runs all the
+    same.
     """
 
     start: StartWalk
@@ -56,6 +59,7 @@ class ActiveWalk:
     seed: int
     walk_id: int
     given: Mapping[str, Any]
+    pace: Pace
     stage: Stage = Stage.WAITING
     run: WalkRun | None = None
     begun: bool = False  # has computed or received something: an anytime walk goes on past its deadline
@@ -69,7 +73,14 @@ class ActiveWalk:
     emissions: list[Emission] = field(default_factory=list)
     emitted: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     times: dict[int, NodeTime] = field(default_factory=dict)
+    ran_ns: int = 0
+    sure_ns: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    is_trial: bool = False
     flags: list[str] = field(default_factory=list)
+    accounted_ns: int = 0
+    wait_ns: int = 0
+    run_ns: int = 0
 
     @property
     def request_id(self) -> str:
@@ -83,15 +94,35 @@ class ActiveWalk:
     def spans_ranks(self) -> bool:
         return len(self.part.ranks) > 1
 
-    def add_step(self, node_index: int, queue_us: float, run_us: float, num_others: int) -> None:
-        """Account one step that this request took part in, with so many units of other requests."""
-        time = self.times.get(node_index)
+    def add_step(self, firing: Firing, queue_us: float, duration_ns: int, num_own: int, num_others: int) -> None:
+        """Account one step that this request took part in, with so many units of its own and of other requests."""
+        index, iteration = firing.node_index, firing.iteration
+        time = self.times.get(index)
         if time is None:
-            time = self.times[node_index] = NodeTime()
+            time = self.times[index] = NodeTime()
         time.num_steps += 1
         time.queue_us += queue_us
-        time.run_us += run_us
+        time.run_us += duration_ns / 1e3
         time.batched_with += num_others
+        position, marks = (index, iteration), self.marks
+        if len(marks) < MAX_MARKS and (not marks or marks[-1][0] != position):  # else a later part of the same call
+            marks.append((position, self.ran_ns, self.sure_ns))
+        own_ns = duration_ns // num_own
+        self.ran_ns += own_ns
+        for depth in self.part.unsure_depths[index]:
+            if iteration[depth]:
+                return
+        self.sure_ns += own_ns
+
+    def account(self, ready_ns: int, start_ns: int, end_ns: int) -> None:
+        """A step in which a unit of it ran that could since `ready_ns`: time waiting or running, counted once however
+        many of its units wait or run at a time."""
+        accounted_ns = self.accounted_ns
+        since_ns = ready_ns if ready_ns > accounted_ns else accounted_ns
+        if since_ns < start_ns:
+            self.wait_ns += start_ns - since_ns
+        self.run_ns += end_ns - (start_ns if start_ns > accounted_ns else accounted_ns)
+        self.accounted_ns = end_ns
 
     def node_times(self) -> dict[str, NodeTime]:
         return {self.part.program.nodes[index].name: time for index, time in self.times.items()}
@@ -114,6 +145,8 @@ class ActiveWalk:
             self.run = None
         self.memory.discard()
         self.num_ready = 0
+        self.ran_ns = self.sure_ns = 0
+        self.marks = []
         self.left, self.pending = {}, {}
         self.sends, self.emissions, self.flags = [], [], []
 
@@ -124,3 +157,9 @@ def request_seed(start: StartWalk) -> int:
     if isinstance(seed, int) and not isinstance(seed, bool):
         return seed
     return zlib.crc32(start.request_id.encode())
+
+
+def request_kind(start: StartWalk) -> tuple[object, ...]:
+    """What sets how long a walk is, besides the walk: whole numbers among the options, and the shapes of the inputs."""
+    numbers = [(name, value) for name, value in start.params.items() if type(value) is int and name != "seed"]
+    return tuple(numbers), tuple([(name, ref.shape) for name, ref in start.inputs.items()])

@@ -27,12 +27,13 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank runs of a walk. `ranks` are all that take part, `loops_around[i]` names the loops around node i,
-    `caches` are those of the nodes that run here."""
+    """What one rank runs of a walk. `ranks` are all that take part, `loops_around[i]` names the loops around node i and
+    `unsure_depths[i]` says which of them a request may leave early, `caches` are those of the nodes that run here."""
 
     program: Program
     ranks: tuple[int, ...]
     loops_around: tuple[tuple[str, ...], ...]
+    unsure_depths: tuple[tuple[int, ...], ...]
     caches: tuple[str, ...]
 
 
@@ -44,6 +45,8 @@ class LoadedModel:
     programs: Mapping[str, Program]
     engines: Mapping[str, Engine]
     pools: Mapping[str, KVPool]
+    compiled: tuple[str, ...] = ()
+    """Nodes that run through torch.compile."""
     _parts: dict[tuple[str, tuple[int, ...], int], Part] = field(default_factory=dict)
 
     @cached_property
@@ -66,9 +69,12 @@ class LoadedModel:
         if part is None:
             program = cut(self.programs[walk], node_ranks, rank)
             loops = tuple(tuple(program.loops[i].name for i in node.loops) for node in program.nodes)
+            unsure = tuple(
+                tuple(depth for depth, i in enumerate(node.loops) if program.loops[i].dynamic) for node in program.nodes
+            )
             here = [node.node.cache for node in program.nodes if node_ranks[node.index] == rank]
             caches = tuple(dict.fromkeys(cache for cache in here if cache is not None))
-            part = self._parts[key] = Part(program, ranks_of(node_ranks), loops, caches)
+            part = self._parts[key] = Part(program, ranks_of(node_ranks), loops, unsure, caches)
         return part
 
     def new_sequences(self) -> dict[str, SequenceStore]:
@@ -99,11 +105,13 @@ def load_model(model: ServedModel, worker: WorkerConfig, nodes: Collection[str] 
         dtype=worker.dtype,
         max_batch=worker.max_batch,
         nodes=frozenset(node.name for node in here),
+        compile=worker.compile,
     )
     code_by_name = load_object(model.nodes_factory)(model, resources)
     engines = {node.name: _engine(model, node, code_by_name, pools, backends) for node in here}
     programs = {walk.name: compile_walk(model.graph, walk.name) for walk in model.graph.walks}
-    return LoadedModel(model, programs, engines, pools)
+    compiled = tuple(node.name for node in here if getattr(code_by_name[node.name], "is_compiled", False))
+    return LoadedModel(model, programs, engines, pools, compiled)
 
 
 def _engine(

@@ -7,7 +7,7 @@ from mstar_rt.message import ResumeWalk, SuspendWalk, WalkYields
 from mstar_rt.transport import ControlEndpoint
 from mstar_rt.worker.active import ActiveWalk, Stage, Work
 from mstar_rt.worker.page_waiters import Waiter
-from mstar_rt.worker.scheduler import Scheduler
+from mstar_rt.worker.unit import SchedulingPolicy
 from mstar_rt.worker.walk_table import WalkTable
 from mstar_rt.worker.walks import Walks
 
@@ -22,7 +22,7 @@ class PagePressure:
     """
 
     def __init__(
-        self, table: WalkTable, walks: Walks, scheduler: Scheduler[Work], endpoint: ControlEndpoint, rank: int
+        self, table: WalkTable, walks: Walks, scheduler: SchedulingPolicy[Work], endpoint: ControlEndpoint, rank: int
     ) -> None:
         self._table = table
         self._walks = walks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mstar_rt.errors import PagesExhausted
 from mstar_rt.worker.active import ActiveWalk, Work
-from mstar_rt.worker.scheduler import Unit
+from mstar_rt.worker.unit import Unit
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ import time
 
 import torch
 
+from mstar_rt import process_settings
 from mstar_rt.clock import MonotonicClock
 from mstar_rt.config import DeploymentConfig, WorkerConfig, config_from_plain, log_level
-from mstar_rt.errors import MstarError
+from mstar_rt.errors import ConfigError, MstarError
 from mstar_rt.lifetime import START_FAILED
 from mstar_rt.message import WorkerReady
 from mstar_rt.model.declare import declare_model
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(worker_config.threads)
     started_s = time.monotonic()
     try:
+        process_settings.pin(worker_config.process)  # before memory is touched: it lies next to the core that did it
+        process_settings.check_permitted(worker_config.process)
         models = load_models(config, worker_config, args.models.split(","))
     except MstarError as error:
         print(error, flush=True)
@@ -54,11 +57,20 @@ def load_models(config: DeploymentConfig, worker: WorkerConfig, names: list[str]
     declared = {model.name: declare_model(config, model) for model in config.models}
     placed = {name: PlacedModel(model.graph, model.cache_lifetimes) for name, model in declared.items()}
     placement = place(placed, config.placement, [other.rank for other in config.workers])
-    return {
+    models = {
         name: load_model(model, worker, placement.nodes_on(name, worker.rank))
         for name, model in declared.items()
         if name in names
     }
+    compiled = [f"{name}.{node}" for name, model in models.items() for node in model.compiled]
+    if worker.compile and not compiled:
+        raise ConfigError(
+            f"workers: rank {worker.rank} has compile: true, but no node of {', '.join(map(repr, names))} there can be "
+            "compiled: take it out"
+        )
+    if compiled:
+        logging.getLogger(__name__).info("compiled: %s", ", ".join(compiled))
+    return models
 
 
 def _serve(
@@ -77,10 +89,14 @@ def _serve(
         worker_config.max_batch,
         worker_config.check_outputs,
         heartbeat,
+        worker_config.scheduling,
+        worker_config.lower_class_share,
+        worker_config.max_step_ms,
     )
     # What was loaded lives as long as the process: keep the collector from walking it in the middle of a tick.
     gc.collect()
     gc.freeze()
+    process_settings.apply(worker_config.process)
     load_ms = (time.monotonic() - started_s) * 1e3
     endpoint.send("conductor", WorkerReady(args.rank, os.getpid(), sorted(models), load_ms))
     heartbeat.start()

@@ -12,9 +12,10 @@ from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk, Stage, Work
 from mstar_rt.worker.early import EarlyTokens
 from mstar_rt.worker.loaded import LoadedModel
+from mstar_rt.worker.meters import HOPELESS, LATE, STALLED, Meters
 from mstar_rt.worker.page_waiters import PageWaiters
-from mstar_rt.worker.scheduler import Scheduler
 from mstar_rt.worker.scopes import Scopes
+from mstar_rt.worker.unit import SchedulingPolicy, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class WalkTable:
         endpoint: ControlEndpoint,
         plane: TensorPlane,
         rank: int,
-        scheduler: Scheduler[Work],
+        scheduler: SchedulingPolicy[Work],
+        meters: Meters,
     ) -> None:
         self.active: dict[str, ActiveWalk] = {}
         self.finished: dict[str, list[int]] = {}
@@ -52,6 +54,7 @@ class WalkTable:
         self._endpoint = endpoint
         self._rank = rank
         self._scheduler = scheduler
+        self.meters = meters
 
     def admit(self, last_walk_id: int) -> None:
         """Walks up to this one were meant for an earlier life of this worker."""
@@ -105,14 +108,53 @@ class WalkTable:
             loaded.memory.release_scope(scope)
         self.pages_return(has_ended=False)
 
-    def fail_if_late(self, walk: ActiveWalk, now_ns: int, what: str) -> bool:
-        """True if the walk is over now, as it can no longer be answered in time."""
-        start = walk.start
-        if start.deadline_ns is None or now_ns < start.deadline_ns or (start.anytime and walk.begun):
+    def fail_if_stalled(self, walk: ActiveWalk, now_ns: int) -> None:
+        """End a walk whose deadline passes while it waits for something else than a unit of its own."""
+        if self._is_late(walk, now_ns):
+            self.meters.dropped(walk.start.criticality, STALLED)
+            self._fail_late(walk, now_ns, "the request got the pages, or its turn, that it waited for")
+
+    def fail_if_late(self, walk: ActiveWalk, now_ns: int, node: str) -> bool:
+        """True if the walk is over now, as its deadline passed before that node of it could run."""
+        if not self._is_late(walk, now_ns):
             return False
-        late_ms = (now_ns - start.deadline_ns) / 1e6
-        self.fail(walk, DeadlineExceeded(f"the deadline passed {late_ms:.1f} ms before {what}"))
+        self.meters.dropped(walk.start.criticality, LATE)
+        self._fail_late(walk, now_ns, f"node {node!r} could run")
         return True
+
+    def drop(self, unit: Unit[Work], now_ns: int) -> bool:
+        """End the walk of a unit that cannot make its deadline any more; False if it is to run all the same: it answers
+        even if late, or shows whether there really is no hope."""
+        walk, node = unit.work.walk, unit.work.firing.name
+        if walk.stage is not Stage.RUNNING or self.fail_if_late(walk, now_ns, node):
+            return True
+        if walk.start.anytime and walk.begun:
+            unit.drop_after_ns = None
+            return False
+        assert unit.deadline_ns is not None
+        assert unit.drop_after_ns is not None
+        if walk.pace.is_doubtful():
+            walk.is_trial, unit.drop_after_ns = True, unit.deadline_ns - 1
+            return False
+        self.meters.dropped(walk.start.criticality, HOPELESS)
+        left_ms, least_ms = (unit.deadline_ns - now_ns) / 1e6, (unit.deadline_ns - unit.drop_after_ns) / 1e6
+        self.fail(
+            walk,
+            DeadlineExceeded(
+                f"{left_ms:.1f} ms were left when node {node!r} could run, and the request takes at least "
+                f"{least_ms:.1f} ms from there: it was not computed"
+            ),
+        )
+        return True
+
+    def _is_late(self, walk: ActiveWalk, now_ns: int) -> bool:
+        start = walk.start
+        return start.deadline_ns is not None and now_ns >= start.deadline_ns and not (start.anytime and walk.begun)
+
+    def _fail_late(self, walk: ActiveWalk, now_ns: int, what: str) -> None:
+        assert walk.start.deadline_ns is not None
+        late_ms = (now_ns - walk.start.deadline_ns) / 1e6
+        self.fail(walk, DeadlineExceeded(f"the deadline passed {late_ms:.1f} ms before {what}"))
 
     def refuse(self, start: StartWalk, error: MstarError) -> None:
         self.early.drop(start.walk_id)

@@ -8,20 +8,22 @@ from typing import Any
 
 from mstar_rt.cache.moving import apply_deltas
 from mstar_rt.clock import Clock
-from mstar_rt.engine import checked_batch_key
 from mstar_rt.errors import Internal, MstarError, PagesExhausted, Unavailable
 from mstar_rt.message import Fetched, FetchScope, StartWalk, Tokens, WalkDone
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeResult
 from mstar_rt.program import Firing, Progress, WalkRun
 from mstar_rt.transport import ControlEndpoint, TensorPlane
-from mstar_rt.worker.active import ActiveWalk, Stage, Work, request_seed
+from mstar_rt.worker.active import ActiveWalk, Stage, Work, request_kind, request_seed
+from mstar_rt.worker.cost_model import CostModel
 from mstar_rt.worker.early import release_tensors
 from mstar_rt.worker.fetches import Fetches
 from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.page_waiters import Waiter
+from mstar_rt.worker.remaining_time import RemainingTime
 from mstar_rt.worker.router import Router
-from mstar_rt.worker.scheduler import Scheduler, Unit
 from mstar_rt.worker.tensors import receive_tensors
+from mstar_rt.worker.unit import SchedulingPolicy, Unit
+from mstar_rt.worker.units import Units, ready_after_part
 from mstar_rt.worker.walk_table import WalkTable
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,8 @@ class Walks:
         clock: Clock,
         rank: int,
         device: str,
-        scheduler: Scheduler[Work],
+        scheduler: SchedulingPolicy[Work],
+        costs: CostModel,
         checks_outputs: bool,
     ) -> None:
         self._table = table
@@ -50,9 +53,11 @@ class Walks:
         self._rank = rank
         self._device = device
         self._scheduler = scheduler
+        self._remaining = RemainingTime()
+        self._units = Units(clock.now_ns, costs)
         self._router = Router(endpoint, plane, device, checks_outputs)
         self._fetches = Fetches(models, endpoint, plane, device, rank, table.scopes)
-        self._num_units = 0
+        self.step_ended_ns = 0
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -84,7 +89,8 @@ class Walks:
         part = loaded.part(start.walk, start.node_ranks, self._rank)
         self._table.scopes.keep_inputs(start.request_id, {name: given[name] for name in start.keep if name in given})
         memory = loaded.memory.begin(start.request_id, start.scope, part.caches)
-        return ActiveWalk(start, loaded, part, memory, request_seed(start), start.walk_id, given)
+        pace = self._remaining.pace((id(part), *request_kind(start)))
+        return ActiveWalk(start, loaded, part, memory, request_seed(start), start.walk_id, given, pace)
 
     def _fetch_and_begin(self, walk: ActiveWalk) -> None:
         if walk.start.fetches:
@@ -117,9 +123,15 @@ class Walks:
         walk.run = WalkRun(program, times)
         walk.stage = Stage.RUNNING
         self._table.stalled.discard(walk)
-        self._add_ready(walk, walk.run.start(inputs))
+        self._add_ready(walk, walk.run.start(inputs), self._ready_since_ns(walk))
         if walk.spans_ranks:
             self._receive_early(walk)
+
+    def _ready_since_ns(self, walk: ActiveWalk) -> int | None:
+        """When its first nodes could have run: a walk that came while a step ran waited for that step, in the inbox."""
+        sent_ns = walk.start.sent_ns
+        came_during_step = 0 < sent_ns < self.step_ended_ns
+        return sent_ns if came_during_step and not walk.start.fetches and not walk.accounted_ns else None
 
     def _receive_early(self, walk: ActiveWalk) -> None:
         messages = self._table.early.take(walk.walk_id)
@@ -143,6 +155,20 @@ class Walks:
             self._advance(walk, walk.run.complete(firing, result.outputs, result.leave), firing)
         except BaseException as error:
             self._table.fail_after(walk, firing, error)
+
+    def go_on(self, unit: Unit[Work], result: NodeResult, now_ns: int, duration_ns: int) -> None:
+        """A part of a firing is done, in so much time, and another one is ready."""
+        walk = unit.work.walk
+        walk.begun = True
+        if result.flags:
+            walk.note_flags(result.flags)
+        ready_after_part(unit, now_ns, duration_ns)
+        self.put_back(unit)
+
+    def put_back(self, unit: Unit[Work]) -> None:
+        """A unit that was taken for a step is ready again."""
+        self._scheduler.add_one(unit)
+        unit.work.walk.num_ready += 1
 
     def flush(self, walk: ActiveWalk, after: Firing | None) -> None:
         """Send what the walk's last step, or several of them, brought about."""
@@ -204,38 +230,11 @@ class Walks:
         if progress.finished:
             self._finish(walk, after)
 
-    def _add_ready(self, walk: ActiveWalk, firings: Sequence[Firing]) -> None:
-        start, engines = walk.start, walk.loaded.engines
-        now_ns = self._now_ns()
+    def _add_ready(self, walk: ActiveWalk, firings: Sequence[Firing], since_ns: int | None = None) -> None:
+        """`since_ns`: since when they could run, if that is not now."""
+        ready_ns = self._now_ns() if since_ns is None else since_ns
         for firing in firings:
-            node = firing.node
-            engine = engines[node.name]
-            call = NodeCall(
-                start.request_id,
-                start.scope,
-                start.walk,
-                firing.iteration,
-                firing.inputs,
-                start.params,
-                self._now_ns,
-                start.deadline_ns,
-                walk.memory.store(node.cache) if node.cache is not None else None,
-                firing.name,
-                walk.seed,
-            )
-            self._num_units += 1
-            unit = Unit(
-                start.request_id,
-                (start.model, node.name),
-                checked_batch_key(engine, call),
-                start.criticality,
-                firing.order,
-                self._num_units,
-                now_ns,
-                Work(walk, firing, call, engine),
-                start.deadline_ns,
-            )
-            self._scheduler.add_one(unit)
+            self._scheduler.add_one(self._units.make(walk, firing, ready_ns))
             walk.num_ready += 1
 
     def _finish(self, walk: ActiveWalk, after: Firing | None) -> None:
@@ -254,6 +253,8 @@ class Walks:
             loop_us=walk.loop_us(),
             num_iterations=walk.run.num_iterations,
             flags=walk.flags,
+            wait_us=walk.wait_ns / 1e3,
+            run_us=walk.run_ns / 1e3,
         )
         walk.left, walk.run = walk.run.persisted, None
         walk.stage = Stage.DONE
@@ -264,6 +265,10 @@ class Walks:
             self._table.settle(walk)
         self._table.pages_return(has_ended=True)
         self._endpoint.send("conductor", done)
+        walk.pace.finished(walk.marks, walk.ran_ns, walk.sure_ns)
+        deadline_ns = walk.start.deadline_ns
+        if deadline_ns is not None and not walk.start.anytime and self._now_ns() > deadline_ns:
+            self._table.meters.missed(walk.start.criticality)
 
     def _guard(self, walk: ActiveWalk, step: Callable[[], None]) -> None:
         """A model's batch_key, or a value that cannot be sent, must not take the other requests with it."""

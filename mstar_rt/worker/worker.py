@@ -11,6 +11,7 @@ from mstar_rt.engine import Outcome, run_isolating_failures
 from mstar_rt.message import (
     Admitted,
     AskStats,
+    AskTrace,
     CancelRequest,
     Drain,
     Fetched,
@@ -24,15 +25,21 @@ from mstar_rt.message import (
     Stats,
     SuspendWalk,
     Tokens,
+    Trace,
 )  # fmt: skip
 from mstar_rt.trace import TraceRing
 from mstar_rt.transport import ControlEndpoint, Envelope, TensorPlane
 from mstar_rt.worker.active import Stage, Work
+from mstar_rt.worker.cost_model import CostModel
 from mstar_rt.worker.heartbeat import HeartbeatThread
 from mstar_rt.worker.loaded import LoadedModel
+from mstar_rt.worker.meters import Meters
+from mstar_rt.worker.overruns import Overruns
 from mstar_rt.worker.page_pressure import PagePressure
 from mstar_rt.worker.page_waiters import Waiter
-from mstar_rt.worker.scheduler import Scheduler, Unit
+from mstar_rt.worker.parts import Parts, has_more, items_of
+from mstar_rt.worker.scheduler_choice import choose_policy
+from mstar_rt.worker.unit import SchedulingPolicy, Unit
 from mstar_rt.worker.walk_table import WalkTable
 from mstar_rt.worker.walks import Walks
 
@@ -44,8 +51,8 @@ IDLE_WAIT_S = 1.0
 class Worker:
     """One rank. Single-threaded: between two steps it reads its inbox, so a cancel waits for one step at most.
 
-    Args:    endpoint: of the address "worker/<rank>". check_outputs: see config.WorkerConfig. heartbeat: is told what
-             runs; starting and stopping it is up to the caller.
+    Args:    endpoint: of the address "worker/<rank>". check_outputs, scheduling, lower_class_share, max_step_ms: see
+             config.WorkerConfig. heartbeat: is told what runs; starting and stopping it is up to the caller.
     """
 
     def __init__(
@@ -58,6 +65,9 @@ class Worker:
         max_batch: int = 16,
         check_outputs: bool = False,
         heartbeat: HeartbeatThread | None = None,
+        scheduling: str = "deadline",
+        lower_class_share: float = 0.05,
+        max_step_ms: float | None = None,
     ) -> None:
         self.trace = TraceRing()
         self.stopped = False
@@ -68,13 +78,20 @@ class Worker:
         self._checks_outputs = check_outputs
         self._heartbeat = heartbeat
         rank = _rank_of(endpoint.address)
-        self._scheduler: Scheduler[Work] = Scheduler(max_batch)
-        self._table = WalkTable(models, endpoint, plane, rank, self._scheduler)
-        self._walks = Walks(self._table, models, endpoint, plane, clock, rank, device, self._scheduler, check_outputs)
+        max_step_ns = None if max_step_ms is None else int(max_step_ms * 1e6)
+        self._costs = CostModel()
+        self._scheduler: SchedulingPolicy[Work] = choose_policy(
+            scheduling, max_batch, self._costs, lower_class_share, max_step_ns
+        )
+        self._meters = Meters()
+        self._parts = Parts(max_step_ns)
+        self._overruns = Overruns(max_step_ns)
+        self._table = WalkTable(models, endpoint, plane, rank, self._scheduler, self._meters)
+        self._walks = Walks(
+            self._table, models, endpoint, plane, clock, rank, device, self._scheduler, self._costs, check_outputs
+        )
         self._pressure = PagePressure(self._table, self._walks, self._scheduler, endpoint, rank)
         self._is_stuck = False
-        self._num_steps = 0
-        self._num_batched = 0
 
     def run(self) -> None:
         """Serve until Shutdown."""
@@ -93,13 +110,16 @@ class Worker:
             return
         now_ns = self._clock.now_ns()
         for walk in list(table.waiting()):
-            table.fail_if_late(walk, now_ns, "the request got the pages, or its turn, that it waited for")
+            table.fail_if_stalled(walk, now_ns)
         if table.pages_came:
             self._pressure.try_again()
-        batch = self._scheduler.next_batch(now_ns)
-        if batch:
+        decision = self._scheduler.next_batch(now_ns)
+        if decision.dropped:
             self._is_stuck = False
-            self._run_step(batch, now_ns)
+            self._drop(decision.dropped, now_ns)
+        if decision.batch:
+            self._is_stuck = False
+            self._run_step(decision.batch, now_ns)
         elif table.waiters.any_waits:
             self._is_stuck = not self._pressure.relieve()
 
@@ -142,7 +162,12 @@ class Worker:
                 self._endpoint.forget_peer(message.address)
                 self._plane.forget_peer(message.address)
             case AskStats():
-                self._endpoint.send(message.reply_to, Stats(self._endpoint.address, message.ask_id, self.stats()))
+                histograms = self._meters.histograms()
+                stats = Stats(self._endpoint.address, message.ask_id, self.stats(), histograms)
+                self._endpoint.send(message.reply_to, stats)
+            case AskTrace():
+                rows = self.trace.encoded(message.since_ns)
+                self._endpoint.send(message.reply_to, Trace(self._endpoint.address, message.ask_id, rows))
             case Drain() | Shutdown():
                 self.stopped = isinstance(message, Shutdown)
             case _:
@@ -154,26 +179,59 @@ class Worker:
         units = [unit for unit in batch if self._may_run(unit, now_ns)]
         if not units:
             return
-        node = units[0].engine_id[1]
+        first = units[0]
+        engine, (model, node) = first.work.engine, first.engine_id
+        num_items = len(units)
+        if engine.in_parts:
+            for unit in self._parts.cut(units):
+                self._walks.put_back(unit)
+            num_items = items_of(units)
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.step = (now_ns, node)
         start_ns = self._clock.now_ns()
-        outcomes = run_isolating_failures(units[0].work.engine, [unit.work.call for unit in units])
-        end_ns = self._clock.now_ns()
+        outcomes = run_isolating_failures(engine, [unit.work.call for unit in units])
+        end_ns = self._walks.step_ended_ns = self._clock.now_ns()
         if heartbeat is not None:
             heartbeat.step = (0, "")
-        self._num_steps += 1
-        self._num_batched += len(units)
-        self.trace.record(node, self._endpoint.address, start_ns, end_ns, len(units))
+        self._measure(units, num_items, outcomes, start_ns, end_ns)
+        ids = first.request_id if len(units) == 1 else tuple([unit.request_id for unit in units])
+        self.trace.record(node, first.criticality, start_ns, end_ns, ids, {"model": model})
         if len(units) == 1:
-            self._settle(units[0], outcomes[0], start_ns, end_ns, 0)
+            self._settle(first, outcomes[0], start_ns, end_ns, 1, 0)
         else:
             own = Counter([unit.request_id for unit in units])
             for unit, outcome in zip(units, outcomes, strict=True):
-                self._settle(unit, outcome, start_ns, end_ns, len(units) - own[unit.request_id])
+                num_own = own[unit.request_id]
+                self._settle(unit, outcome, start_ns, end_ns, num_own, len(units) - num_own)
         for unit in units:
             self._walks.flush(unit.work.walk, unit.work.firing)
+
+    def _measure(
+        self, units: list[Unit[Work]], num_items: int, outcomes: list[Outcome], start_ns: int, end_ns: int
+    ) -> None:
+        """Learn from the step; nothing about its cost if part of it was run twice, or not at all."""
+        first, duration_ns = units[0], end_ns - start_ns
+        in_parts = first.work.engine.in_parts
+        self._scheduler.ran(units, duration_ns)
+        self._meters.step(units, start_ns, end_ns)
+        for outcome in outcomes:
+            if outcome.result is None:
+                return
+        overruns = self._overruns
+        if overruns.max_step_ns is not None and duration_ns > overruns.max_step_ns:
+            is_new = self._costs.predict_ns(first.engine_id, first.batch_key, num_items) is None
+            overruns.note(first.engine_id, duration_ns, len(units), num_items, in_parts, is_new)
+        if in_parts:
+            self._parts.observe(first.engine_id, first.batch_key, num_items, duration_ns)
+        self._costs.observe(first.engine_id, first.batch_key, num_items, duration_ns)
+
+    def _drop(self, units: list[Unit[Work]], now_ns: int) -> None:
+        """Answer for those that cannot make their deadlines any more."""
+        for unit in units:
+            unit.work.walk.num_ready -= 1
+            if not self._table.drop(unit, now_ns):
+                self._walks.put_back(unit)
 
     def _may_run(self, unit: Unit[Work], now_ns: int) -> bool:
         """Unless its request is gone, or can no longer be answered in time, or what the node reads is not here yet."""
@@ -181,13 +239,13 @@ class Worker:
         walk.num_ready -= 1
         if walk.stage is not Stage.RUNNING:
             return False  # another unit of this batch has ended it
-        if unit.deadline_ns is not None and self._table.fail_if_late(
-            walk, now_ns, f"node {unit.work.firing.name!r} could run"
-        ):
+        if unit.deadline_ns is not None and self._table.fail_if_late(walk, now_ns, unit.work.firing.name):
             return False
         return not walk.pending or self._walks.prepare(unit)
 
-    def _settle(self, unit: Unit[Work], outcome: Outcome, start_ns: int, end_ns: int, num_others: int) -> None:
+    def _settle(
+        self, unit: Unit[Work], outcome: Outcome, start_ns: int, end_ns: int, num_own: int, num_others: int
+    ) -> None:
         work = unit.work
         walk = work.walk
         if walk.stage is not Stage.RUNNING:
@@ -198,10 +256,13 @@ class Worker:
                 if fault is not None:
                     self._table.fail(walk, fault)
                     return
-            walk.add_step(
-                work.firing.node_index, (start_ns - unit.ready_ns) / 1e3, (end_ns - start_ns) / 1e3, num_others
-            )
-            self._walks.complete(work, outcome.result)
+            duration_ns = end_ns - start_ns
+            walk.account(unit.ready_ns, start_ns, end_ns)
+            walk.add_step(work.firing, (start_ns - unit.ready_ns) / 1e3, duration_ns, num_own, num_others)
+            if has_more(unit, outcome.result):
+                self._walks.go_on(unit, outcome.result, end_ns, duration_ns)
+            else:
+                self._walks.complete(work, outcome.result)
         elif outcome.shortage is not None:
             self._table.waiters.wait(Waiter(walk, unit, outcome.shortage))
         else:
@@ -218,10 +279,10 @@ class Worker:
             "ready_units": float(len(self._scheduler)),
             "early_messages": float(len(table.early)),
             "scopes": float(len(table.scopes)),
-            "steps_total": float(self._num_steps),
-            "units_total": float(self._num_batched),
             "shared_memory_held_bytes": float(self._plane.num_held_bytes),
         }
+        values.update(self._meters.stats(self._scheduler, self._clock.now_ns()))
+        values.update(self._overruns.stats())
         for model, loaded in self._models.items():
             for cache, pool in loaded.pools.items():
                 values[f"pages_free/{model}/{cache}"] = float(pool.allocator.num_free)

@@ -16,7 +16,8 @@ from policies.pi05.walks import CONTEXT
 
 
 class See:
-    """All cameras of all requests at once. A camera that a request does not have gives no tokens, and costs nothing."""
+    """All cameras of all requests at once. A camera that a request does not have gives no tokens, and costs nothing;
+    those that it has are the items of a call."""
 
     def __init__(self, network: Pi05Network) -> None:
         self._network = network
@@ -24,20 +25,35 @@ class See:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        return max(1, sum([frame is not None for frame in call.inputs.values()]))
+
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
         size = self._network.config.vision.image_size
-        frames = [[frame for frame in call.inputs.values() if frame is not None] for call in calls]
-        counts = [len(of_call) for of_call in frames]
+        frames = [_frames(call) for call in calls]
+        ends = list(accumulate([len(of_call) for of_call in frames]))
         pixels = [network_pixels(frame, size) for of_call in frames for frame in of_call]
         if not pixels:
             weights = self._network.projector.weight
             return [NodeResult({"image_tokens": weights.new_empty(0, len(weights))}) for _ in calls]
         tokens = self._network.embed_images(torch.stack(pixels))
-        ends = list(accumulate(counts))
         return [
-            NodeResult({"image_tokens": tokens[end - count : end].flatten(0, 1)})
-            for end, count in zip(ends, counts, strict=True)
+            _seen(call, tokens[end - len(of_call) : end].flatten(0, 1))
+            for call, of_call, end in zip(calls, frames, ends, strict=True)
         ]
+
+
+def _frames(call: NodeCall) -> list[torch.Tensor]:
+    """Of the cameras that the request has, those of its part."""
+    frames = [frame for frame in call.inputs.values() if frame is not None]
+    return frames if call.part is None else frames[call.part.start : call.part.stop]
+
+
+def _seen(call: NodeCall, tokens: torch.Tensor) -> NodeResult:
+    before = call.progress or []
+    if not call.is_last_part:
+        return NodeResult({}, progress=[*before, tokens])
+    return NodeResult({"image_tokens": torch.cat([*before, tokens]) if before else tokens})
 
 
 class Prefill:

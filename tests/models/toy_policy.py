@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,20 @@ def policy_task(policy: PolicySpec) -> TaskSpec:
     return TaskSpec("act", "act", inputs, outputs, ("act",), tuple(params), criticality="control")
 
 
+def anytime_task(policy: PolicySpec) -> TaskSpec:
+    """As the plain one, but that it always takes the fewest steps."""
+    plain = policy_task(policy)
+    fewest = ParamSpec("min_denoise_steps", "int", 2, "never fewer", minimum=1)
+    return replace(plain, name="act_anytime", walks=("act_anytime",), params=(*plain.params, fewest))
+
+
 def toy_policy(policy: PolicySpec = POLICY, name: str = "toy") -> ServedModel:
     task = policy_task(policy)
+    tasks = (task,) if policy.anytime_task is None else (task, anytime_task(policy))
     act = GraphNode("act", tuple(spec.name for spec in task.inputs), ("actions", "num_denoise_steps"))
-    graph = WalkGraph(nodes=(act,), walks=(Walk("act", act, emit=("actions", "num_denoise_steps")),))
-    return ServedModel(
-        name, "toy_policy", "A policy for tests.", graph, (task,), "toy_policy:build_nodes", policy=policy
-    )  # fmt: skip
+    walks = tuple(Walk(each.name, act, emit=("actions", "num_denoise_steps")) for each in tasks)
+    graph = WalkGraph(nodes=(act,), walks=walks)
+    return ServedModel(name, "toy_policy", "A policy for tests.", graph, tasks, "toy_policy:build_nodes", policy=policy)
 
 
 def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedModel:
@@ -127,7 +135,6 @@ class Act:
             time.sleep(call.params["hold_s"])  # a model that takes its time
             tensors = {name: None if value is None else value.numpy() for name, value in call.inputs.items()}
             actions = torch.from_numpy(chunk_of(tensors, int(call.params["delay"])))
-            results.append(
-                NodeResult({"actions": actions, "num_denoise_steps": torch.tensor(call.params["num_denoise_steps"])})
-            )
+            num_steps = call.params.get("min_denoise_steps", call.params["num_denoise_steps"])
+            results.append(NodeResult({"actions": actions, "num_denoise_steps": torch.tensor(num_steps)}))
         return results

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from mstar_rt.config import WorkerConfig
-from mstar_rt.model import NodeCall, ServedModel
-from mstar_rt.program import WalkRun
+from mstar_rt.engine import Engine
+from mstar_rt.model import NodeCall, NodeResult, ServedModel
+from mstar_rt.program import Firing, WalkRun
 from mstar_rt.worker.loaded import LoadedModel, load_model
 
 
@@ -38,17 +39,20 @@ class WalkDriver:
     """Runs requests in lockstep: all calls that are ready at one node and may share a step make one batch, whatever
     request they are of.
 
-    `seen` has what every run of a node was given and gave, by its name.
+    `seen` has what every run of a node was given and gave, by its name. `predicted_ns` are the costs of a step that
+    nodes are told, by node.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
         self.now_ns = 0
         self.step_ns = 0
+        self.predicted_ns: dict[str, int] = {}
         self.batches: list[tuple[str, int]] = []
         self.persisted: dict[str, dict[str, torch.Tensor]] = {}
         self.num_requests = 0
         self.seen: dict[str, list[tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]]] = {}
+        self.share_of: Callable[[int], int] | None = None
 
     def run(self, *requests: Request, stagger: int = 0) -> list[Served]:
         """With `stagger` each request joins that many batches after the one before it."""
@@ -61,7 +65,7 @@ class WalkDriver:
             turn = [(one, firing) for one in present for firing in one.ready if firing.node.name == name]
             num_batches += 1
             engine = self.loaded.engines[name]
-            calls = [one.call(firing) for one, firing in turn]
+            calls = [one.call(firing, engine) for one, firing in turn]
             keys = [engine.batch_key(call) for call in calls]
             turn = [entry for entry, key in zip(turn, keys, strict=True) if key == keys[0]]
             try:
@@ -112,16 +116,32 @@ class _Running:
         self.memory = driver.loaded.memory.begin(self.request_id, self.scope, list(driver.loaded.pools))
         given = driver.persisted.get(request.session, {}) | dict(request.tensors)
         self.ready = self.walk_run.start({name: given.get(name) for name, _ in program.inputs})
+        self.begun: dict[Firing, NodeCall] = {}
+        self.num_done: dict[Firing, int] = {}
 
-    def call(self, firing: Any) -> NodeCall:
+    def call(self, firing: Firing, engine: Engine) -> NodeCall:
+        if firing not in self.begun:
+            self.begun[firing] = self._new_call(firing)
+            self.begun[firing].num_items = engine.num_items(self.begun[firing])
+        call, done = self.begun[firing], self.num_done.get(firing, 0)
+        num_left = call.num_items - done
+        share = num_left if self.driver.share_of is None else self.driver.share_of(num_left)
+        call.part = None if share == call.num_items else range(done, done + share)
+        return call
+
+    def _new_call(self, firing: Firing) -> NodeCall:
         cache = firing.node.cache
         return NodeCall(
             self.request_id, self.scope, self.request.task, firing.iteration, firing.inputs, self.params,
             lambda: self.driver.now_ns, self.request.deadline_ns, self.memory.store(cache) if cache else None,
-            firing.name, self.params.get("seed", 0),
+            firing.name, self.params.get("seed", 0), self.driver.predicted_ns.get,
         )  # fmt: skip
 
-    def take(self, firing: Any, result: Any) -> None:
+    def take(self, firing: Firing, result: NodeResult) -> None:
+        call = self.begun[firing]
+        if call.part is not None and not call.is_last_part:
+            call.progress, self.num_done[firing] = result.progress, call.part.stop
+            return
         assert self.driver.loaded.checks.check_result(firing.node.name, result) is None
         self.driver.seen.setdefault(firing.node.name, []).append((firing.inputs, result.outputs))
         self.ready.remove(firing)

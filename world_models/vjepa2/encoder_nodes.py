@@ -15,7 +15,13 @@ from world_models.vjepa2.processor import checked_finite, normalise_frames
 
 
 class Encode:
-    """frames [T, H, W, 3] (uint8, or float32 as normalised) -> latents [T, P, D]; those of all calls make one batch."""
+    """frames [T, H, W, 3] (uint8, or float32 as normalised) -> latents [T, P, D]; those of all calls make one batch.
+
+    Frames are encoded one by one, so they are the items of a call.
+    """
+
+    frames, latents = "frames", "latents"
+    """The inputs that are encoded, and that a client may give in their place; here they are always encoded."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -26,30 +32,50 @@ class Encode:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        frames: torch.Tensor | None = call.inputs[self.frames]
+        return 1 if frames is None else len(frames)
+
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        parts = self.encode([call.inputs["frames"] for call in calls])
-        return [NodeResult({"latents": part}) for part in parts]
+        results = []
+        for call, added in zip(calls, self._encoded(calls), strict=True):
+            before = call.progress or []
+            if not call.is_last_part:
+                results.append(NodeResult({}, progress=[*before, added]))
+            elif added is None:
+                results.append(self.result(call, call.inputs[self.latents]))
+            else:
+                results.append(self.result(call, torch.cat([*before, added]) if before else added))
+        return results
 
-    def encode(self, frames: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Latents of each sequence of frames."""
-        if not frames:
-            return []
-        pixels = torch.cat([normalise_frames(part, self._dtype) for part in frames])
-        latents = self._encoder.encode_frames(pixels).float()
-        return list(checked_finite(latents, "the encoder").split([len(part) for part in frames]))
+    def result(self, call: NodeCall, latents: torch.Tensor | None) -> NodeResult:
+        """What the node gives, from the latents [T, P, D] of all frames; None if the call has neither."""
+        assert latents is not None
+        return NodeResult({"latents": latents})
 
-    def given(self, calls: Sequence[NodeCall], frames: str, latents: str) -> list[torch.Tensor | None]:
-        """For each call its latents [T, P, D], or those of its frames; None if it has neither."""
-        encoded = iter(self.encode([call.inputs[frames] for call in calls if call.inputs[frames] is not None]))
-        return [call.inputs[latents] if call.inputs[frames] is None else next(encoded) for call in calls]
+    def _encoded(self, calls: Sequence[NodeCall]) -> list[torch.Tensor | None]:
+        """For each call the latents of the frames of its part; None if it has no frames."""
+        frames = [_part_of(call.inputs[self.frames], call) for call in calls]
+        given = [part for part in frames if part is not None]
+        if not given:
+            return [None] * len(calls)
+        pixels = torch.cat([normalise_frames(part, self._dtype) for part in given])
+        latents = checked_finite(self._encoder.encode_frames(pixels).float(), "the encoder")
+        encoded = iter(latents.split([len(part) for part in given]))
+        return [None if part is None else next(encoded) for part in frames]
+
+
+def _part_of(frames: torch.Tensor | None, call: NodeCall) -> torch.Tensor | None:
+    return frames if frames is None or call.part is None else frames[call.part.start : call.part.stop]
 
 
 class Observe(Encode):
     """The frames of the request as latents [T, P, D], which the client may have already; T = 0 if it gives none."""
 
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        views = self.given(calls, "frames", "context_latents")
-        return [NodeResult({"view": self.nothing if view is None else view}) for view in views]
+    latents = "context_latents"
+
+    def result(self, call: NodeCall, latents: torch.Tensor | None) -> NodeResult:
+        return NodeResult({"view": self.nothing if latents is None else latents})
 
 
 class ObserveGoal(Encode):
@@ -59,22 +85,20 @@ class ObserveGoal(Encode):
     distances to it are its output.
     """
 
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        given = self.given(calls, "goal_frames", "goal_latents")
-        return [self._result(call, goal) for call, goal in zip(calls, given, strict=True)]
+    frames, latents = "goal_frames", "goal_latents"
 
-    def _result(self, call: NodeCall, given: torch.Tensor | None) -> NodeResult:
+    def result(self, call: NodeCall, latents: torch.Tensor | None) -> NodeResult:
         is_wanted = call.params.get("output", "goal_distance") == "goal_distance"
         if not is_wanted and call.params["cost"] != DEFAULT_COST:
             raise InvalidArgument(
                 f"option 'cost' is {call.params['cost']!r}, but option 'output' is {call.params['output']!r}: a cost "
                 "counts with 'goal_distance' alone"
             )
-        if given is None:
+        if latents is None:
             _check_nothing_given(call)
             goal, weights, mode = self._kept(call) if is_wanted else self._none()
         elif is_wanted:
-            goal, mode = given, torch.tensor(GOAL_USES.index(call.params["goal_use"]))
+            goal, mode = latents, torch.tensor(GOAL_USES.index(call.params["goal_use"]))
             weights = call.inputs["goal_weights"]
             weights = goal.new_ones(len(goal)) if weights is None else weights
             _check_goals(int(mode), weights, call.inputs["goal_weights"] is not None)

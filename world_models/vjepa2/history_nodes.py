@@ -167,7 +167,8 @@ class Segment(NamedTuple):
 
 
 class Remember:
-    """The frames of the past into the cache, in one step of one block for each. Nothing to do where they are there.
+    """The frames of the past into the cache, one block for each, which are the items of a call. Nothing to do where
+    they are there.
 
     Where the window will slide on the way, what it then shows of the past goes there too, at the positions that it will
     have, for all imagined sequences to share. context [T, P, D], past_actions [T-1, 7], past_states [T-1 or more, 7].
@@ -180,9 +181,12 @@ class Remember:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        return max(1, sum(segment.num_new for segment in _segments(call)))
+
     def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
         steps, frame_tokens = [], self._predictor.config.frame_tokens
-        for segment in _segments(call):
+        for segment in _segments_of_part(call):
             table = call.sequences.get(segment.label)
             if table.length < segment.num_cached * frame_tokens:
                 raise Unavailable("what the cache had of the session's history is lost: start the session anew")
@@ -193,7 +197,7 @@ class Remember:
         return steps
 
     def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
-        new = [(call, segment.new_frames) for call in calls for segment in _segments(call) if segment.num_new]
+        new = [(call, segment.new_frames) for call in calls for segment in _segments_of_part(call) if segment.num_new]
         if new:
             latents, actions, states = (
                 torch.cat([call.inputs[name][frames] for call, frames in new]).to(self._dtype)
@@ -203,7 +207,14 @@ class Remember:
             if self._predictor.config.use_extrinsics:
                 cameras = torch.cat([call.inputs["cameras"][frames] for call, frames in new]).to(self._dtype)
             self._predictor.step(latents, actions, states, attention, cameras, read=())
-        return [NodeResult({"num_remembered": torch.tensor(len(call.inputs["past_actions"]))}) for call in calls]
+        return [self._result(call) for call in calls]
+
+    @staticmethod
+    def _result(call: NodeCall) -> NodeResult:
+        """The cache has all the progress of a part."""
+        return NodeResult(
+            {"num_remembered": torch.tensor(len(call.inputs["past_actions"]))} if call.is_last_part else {}
+        )
 
 
 def _segments(call: NodeCall) -> list[Segment]:
@@ -215,6 +226,24 @@ def _segments(call: NodeCall) -> list[Segment]:
     if horizon is not None and window is not None:
         starts = takewhile(lambda start: start < num_past, window.later_starts(num_past + 1, num_past + horizon))
         segments += [Segment(slid_label(call, start), start, 0, num_past) for start in starts]
+    return segments
+
+
+def _segments_of_part(call: NodeCall) -> list[Segment]:
+    """What the part of the call adds: segments as they are once the parts before have run, and up to its end. Those
+    that have nothing new go with the first part."""
+    part = call.part
+    if part is None:
+        return _segments(call)
+    segments, first = [], 0
+    for segment in _segments(call):
+        start, stop = max(part.start - first, 0), min(part.stop - first, segment.num_new)
+        if start < stop:
+            num_cached = segment.num_cached + start
+            segments.append(segment._replace(num_cached=num_cached, num_past=segment.first + segment.num_cached + stop))
+        elif not segment.num_new and not part.start:
+            segments.append(segment)
+        first += segment.num_new
     return segments
 
 

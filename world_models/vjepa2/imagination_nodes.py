@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,6 +63,8 @@ class Turn:
     """How many rows stand where one stood the step before."""
     stride: int
     """Every so-manyth candidate has a row."""
+    rows: range
+    """Those of the call's part; all of them, if it has none."""
 
     @property
     def num_blocks(self) -> int:
@@ -91,7 +93,16 @@ def turn_of(call: NodeCall) -> Turn:
         num_rows=num_rows,
         num_branches=num_rows // rows_at(step - 1, num_candidates, branching) if step and branching else 1,
         stride=num_candidates // num_rows,
+        rows=call.part or range(num_rows),
     )
+
+
+class Imagined(NamedTuple):
+    """What the parts of a step have given so far: latents [N, P, D], of which the first rows are there, and distances
+    part by part."""
+
+    latents: torch.Tensor
+    distances: list[torch.Tensor]
 
 
 class Predict:
@@ -99,7 +110,7 @@ class Predict:
 
     Step h reads action h at pose h of each row, and gives the latents after it, normalised: of N rows, or of fewer
     where candidates share their first actions. The last step leaves nothing in the cache, as nobody would read it.
-    Outputs that the request does not ask for are empty.
+    Outputs that the request does not ask for are empty. Rows do not see one another: they are the items of a call.
     """
 
     def __init__(self, predictor: ActionPredictor) -> None:
@@ -109,9 +120,12 @@ class Predict:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        return rows_at(call.iteration[-1], len(call.inputs["actions"]), call.params.get("tree_branching", ()))
+
     def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
         turn, frame_tokens = turn_of(call), self._predictor.config.frame_tokens
-        if turn.step == 0:
+        if turn.step == 0 and turn.rows.start == 0:
             _check_room(call, turn)
         tables, num_blocks = self._tables(call, turn), turn.num_blocks
         if num_blocks > 1:
@@ -129,10 +143,20 @@ class Predict:
             cameras = _joined([_cameras(call, turn) for call, turn in zip(calls, turns, strict=True)]).to(self._dtype)
         raw = self._predictor.step(latents, actions, poses, attention, cameras, read=_read(turns))
         normalised = checked_finite(normalise_latents(raw.float()), "the predictor")
-        parts = normalised.split([turn.num_rows for turn in turns]) if len(turns) > 1 else (normalised,)
-        return [self._result(call, turn, part) for call, turn, part in zip(calls, turns, parts, strict=True)]
+        latent = normalised.split([len(turn.rows) for turn in turns]) if len(turns) > 1 else (normalised,)
+        return [self._result(call, turn, rows) for call, turn, rows in zip(calls, turns, latent, strict=True)]
 
-    def _result(self, call: NodeCall, turn: Turn, latent: torch.Tensor) -> NodeResult:
+    def _result(self, call: NodeCall, turn: Turn, rows: torch.Tensor) -> NodeResult:
+        distance = _distance(call, turn, rows)
+        if call.part is None:
+            return self._whole(call, turn, rows, distance)
+        latents, distances = call.progress or (rows.new_empty(turn.num_rows, *rows.shape[1:]), [])
+        latents[turn.rows.start : turn.rows.stop] = rows
+        if not call.is_last_part:
+            return NodeResult({}, progress=Imagined(latents, [*distances, distance]))
+        return self._whole(call, turn, latents, torch.cat([*distances, distance]))
+
+    def _whole(self, call: NodeCall, turn: Turn, latent: torch.Tensor, distance: torch.Tensor) -> NodeResult:
         output = call.params.get("output")
         is_shown = output == "latents" or (output == "last_latent" and turn.is_last)
         is_beyond = turn.num_frames - turn.start > self._predictor.config.trained_frames
@@ -140,31 +164,35 @@ class Predict:
             "imagined": _carried(call, turn, latent),
             "latent": latent if is_shown else latent[:0],
             "pose": _at_step(call.inputs["poses"], turn, turn.step + 1),
-            "goal_distance": _distance(call, turn, latent),
+            "goal_distance": distance,
         }
         return NodeResult(outputs, leave=turn.is_last, flags=(BEYOND_TRAINED,) if is_beyond else ())
 
     # --- sequences ---------------------------------------------------------------------------------------------------
 
     def _tables(self, call: NodeCall, turn: Turn) -> list[Any]:
-        """One for each row. Twice is the same as once: what is appended to is forked anew or truncated."""
+        """One for each row of the part. Twice is the same as once: what is appended to is forked anew or truncated."""
         if turn.slides:
             return self._slid(call, turn)
         if turn.step == 0:
             return self._first(call, turn)
-        before = [_label(row // turn.num_branches, turn.step - 1, call) for row in range(turn.num_rows)]
+        before = [_label(row // turn.num_branches, turn.step - 1, call) for row in turn.rows]
         if turn.num_branches == 1 or turn.is_last:
             return [call.sequences.get(label) for label in before]
-        return [call.sequences.fork(label, _label(row, turn.step, call)) for row, label in enumerate(before)]
+        return [
+            call.sequences.fork(label, _label(row, turn.step, call))
+            for row, label in zip(turn.rows, before, strict=True)
+        ]
 
     def _first(self, call: NodeCall, turn: Turn) -> list[Any]:
         """Sequences that hold the past and nothing else; what an earlier search iteration left is given up."""
         sequences, past, has_past = call.sequences, past_label(call), turn.num_past > 0
-        _release_others(call, range(turn.num_rows))
+        if turn.rows.start == 0:
+            _release_others(call, range(turn.num_rows))
         if turn.is_last:
-            return [sequences.get(past)] * turn.num_rows
+            return [sequences.get(past)] * len(turn.rows)
         tables = []
-        for row in range(turn.num_rows):
+        for row in turn.rows:
             if has_past:
                 tables.append(sequences.fork(past, row))
             else:
@@ -175,8 +203,10 @@ class Predict:
     def _slid(self, call: NodeCall, turn: Turn) -> list[Any]:
         """Sequences that hold what is seen of the past, at its new positions, and nothing else; those from which the
         rows of a tree came are given up."""
-        sequences, labels = call.sequences, [_label(row, turn.step, call) for row in range(turn.num_rows)]
-        _release_others(call, labels)
+        sequences = call.sequences
+        if turn.rows.start == 0:
+            _release_others(call, [_label(row, turn.step, call) for row in range(turn.num_rows)])
+        labels = [_label(row, turn.step, call) for row in turn.rows]
         if turn.start < turn.num_past:
             past = slid_label(call, turn.start)
             return [sequences.fork(past, label) for label in labels]
@@ -226,14 +256,20 @@ def _label(row: int, step: int, call: NodeCall) -> int | tuple[int, int]:
 
 def _new_blocks(call: NodeCall, turn: Turn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Latents [M, P, D], actions [M, 7] and poses [M, 7] of the frames that are new to the cache, row by row."""
-    inputs, step, num_blocks = call.inputs, turn.step, turn.num_blocks
-    latents = inputs["imagined"][:, -num_blocks:]
+    step, num_blocks = turn.step, turn.num_blocks
+    latents, actions, poses = (call.inputs[name] for name in ("imagined", "actions", "poses"))
+    latents = latents[:, -num_blocks:]
     if turn.num_branches > 1:
-        latents = latents.repeat_interleave(turn.num_branches, dim=0)
+        latents = latents[torch.arange(turn.rows.start, turn.rows.stop, device=latents.device) // turn.num_branches]
+    elif call.part is not None:
+        latents = latents[turn.rows.start : turn.rows.stop]
+    if call.part is not None:
+        candidates = slice(turn.rows.start * turn.stride, turn.rows.stop * turn.stride)
+        actions, poses = actions[candidates], poses[candidates]
     if num_blocks == 1:
-        return latents[:, 0], _at_step(inputs["actions"], turn, step), _at_step(inputs["poses"], turn, step)
+        return latents[:, 0], _at_step(actions, turn, step), _at_step(poses, turn, step)
     steps = slice(step + 1 - num_blocks, step + 1)
-    actions, poses = (inputs[name][:: turn.stride, steps].flatten(0, 1) for name in ("actions", "poses"))
+    actions, poses = (of_rows[:: turn.stride, steps].flatten(0, 1) for of_rows in (actions, poses))
     return latents.flatten(0, 1), actions, poses
 
 
@@ -244,7 +280,7 @@ def _at_step(values: torch.Tensor, turn: Turn, step: int) -> torch.Tensor:
 
 def _cameras(call: NodeCall, turn: Turn) -> torch.Tensor:
     """[M, 6] for the same blocks; the camera stays where it was at the newest real frame."""
-    return call.inputs["cameras"][-1].expand(turn.num_rows * turn.num_blocks, -1)
+    return call.inputs["cameras"][-1].expand(len(turn.rows) * turn.num_blocks, -1)
 
 
 def _read(turns: Sequence[Turn]) -> list[int] | None:
@@ -254,7 +290,7 @@ def _read(turns: Sequence[Turn]) -> list[int] | None:
     read: list[int] = []
     first = 0
     for turn in turns:
-        end = first + turn.num_rows * turn.num_blocks
+        end = first + len(turn.rows) * turn.num_blocks
         read += range(first + turn.num_blocks - 1, end, turn.num_blocks)
         first = end
     return read

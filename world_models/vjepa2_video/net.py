@@ -64,8 +64,15 @@ class MaskedPredictor(nn.Module):
         """
         hidden = self.mask_tokens[mask_token].squeeze(2).expand(-1, targets.shape[1], -1)
         tokens = torch.cat([self.predictor_embed(latents), hidden], dim=1)
-        places = torch.cat([context, targets], dim=1)
-        rotation, attend = patch_rotation(places, self.grid_size, self.config.head_dim), dense_attention()
+        rotation, attend = self.rotation(torch.cat([context, targets], dim=1)), dense_attention()
         for block in self.predictor_blocks:
             tokens = block(tokens, rotation, attend)
-        return self.predictor_proj(self.predictor_norm(tokens[:, context.shape[1] :]))
+        return self.read(tokens[:, context.shape[1] :])
+
+    def rotation(self, places: torch.Tensor) -> Rotation:
+        """Tables of patches [..., N] of a clip."""
+        return patch_rotation(places, self.grid_size, self.config.head_dim)
+
+    def read(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens [..., dim] after the last block -> latents [..., latent_dim]."""
+        return self.predictor_proj(self.predictor_norm(tokens))

@@ -13,14 +13,18 @@ def clip_from(frames: torch.Tensor, tubelet_size: int, dtype: torch.dtype = torc
 
     Raises: InvalidArgument: a frame too few or too many, or float32 frames that cannot have been normalised.
     """
-    num_frames = len(frames)
+    check_num_frames(len(frames), tubelet_size)
+    clip = normalise_frames(frames, dtype).transpose(0, 1)
+    return clip.expand(-1, tubelet_size, -1, -1) if len(frames) == 1 else clip
+
+
+def check_num_frames(num_frames: int, tubelet_size: int) -> None:
+    """Raises: InvalidArgument: a frame too few or too many."""
     if num_frames > 1 and num_frames % tubelet_size:
         raise InvalidArgument(
             f"there are {num_frames} frames, expected one or a multiple of {tubelet_size}: leave some out or "
             "repeat the last"
         )
-    clip = normalise_frames(frames, dtype).transpose(0, 1)
-    return clip.expand(-1, tubelet_size, -1, -1) if num_frames == 1 else clip
 
 
 def chosen_patches(
