@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from mstar_rt.clock import Clock
+from mstar_rt.conductor.admission import Admission
 from mstar_rt.conductor.input_holds import releases
 from mstar_rt.conductor.itinerary import Itineraries
 from mstar_rt.conductor.replicas import choose_replicas
@@ -15,6 +16,7 @@ from mstar_rt.conductor.sessions import LOST, Session, Sessions
 from mstar_rt.conductor.warmups import WarmUps
 from mstar_rt.conductor.workers import Workers
 from mstar_rt.config import WorkerConfig
+from mstar_rt.config_admission import AdmissionConfig
 from mstar_rt.errors import MstarError, NotFound, Unavailable, nearest
 from mstar_rt.message import (
     Admitted,
@@ -56,6 +58,7 @@ class Conductor:
         endpoint: ControlEndpoint,
         clock: Clock,
         workers: Sequence[WorkerConfig] = (),
+        admission: AdmissionConfig | None = None,
     ) -> None:
         self._models = models
         self._placement = placement
@@ -64,7 +67,8 @@ class Conductor:
         self._workers = Workers(workers)
         self._warm_ups = WarmUps(placement, self._workers)
         self._sessions = Sessions()
-        self._running = RunningRequests(endpoint, clock, self._workers)
+        self._admission = Admission(admission or AdmissionConfig(), models, placement, self._warm_ups.warm_ranks, clock)
+        self._running = RunningRequests(endpoint, clock, self._workers, self._admission)
         self._itineraries = Itineraries(placement)
         self._draining = False
 
@@ -126,7 +130,9 @@ class Conductor:
         groups, warm = self._placement.groups(submit.model), self._warm_ups.warm_ranks(submit.model)
         choices = choose_replicas(groups, self._running.num_on, self._sessions, session, warm, submit.warmup_on)
         itinerary = self._itineraries.get(model, task, choices)
-        return RequestState(submit, itinerary, session, self._clock.now_ns())
+        state = RequestState(submit, itinerary, session, self._clock.now_ns())
+        self._admission.admit(state)
+        return state
 
     def _check_draining(self) -> None:
         if self._draining:
@@ -154,7 +160,7 @@ class Conductor:
             holders = {name: readers.get(name, () if tasks else everyone) for name in submit.inputs}
             for owner, release in releases(submit.inputs, holders):
                 self._endpoint.send(owner, release)
-        self._endpoint.send(submit.reply_to, RequestFailed(submit.request_id, error.code, str(error)))
+        self._endpoint.send(submit.reply_to, _failed(submit.request_id, error))
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
@@ -163,13 +169,15 @@ class Conductor:
             self._check_draining()
             if opened.model not in self._models:
                 raise NotFound(f"no model {opened.model!r}, {nearest(opened.model, self._models)}")
+            self._admission.open_session(opened)
         except MstarError as error:
-            self._endpoint.send(SERVER, RequestFailed(opened.session_id, error.code, str(error)))
+            self._endpoint.send(SERVER, _failed(opened.session_id, error))
             return
         self._sessions.open(opened.session_id, opened.model)
         self._endpoint.send(SERVER, SessionOpened(opened.session_id))
 
     def _close_session(self, session_id: str) -> None:
+        self._admission.close_session(session_id)
         self._sessions.forget_lost(session_id)
         session = self._sessions.find(session_id)
         if session is None:
@@ -232,8 +240,13 @@ class Conductor:
         """Counters and gauges by name."""
         return {
             **self._running.stats(),
+            **self._admission.stats(),
             "sessions": float(len(self._sessions)),
             "sessions_lost": float(self._sessions.num_lost),
             "ranks_ready": float(len(self._workers.ready_ranks)),
             **self._warm_ups.stats(),
         }
+
+
+def _failed(name: str, error: MstarError) -> RequestFailed:
+    return RequestFailed(name, error.code, str(error), error.retry_after_s)

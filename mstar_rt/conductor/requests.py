@@ -20,6 +20,8 @@ class Tally:
     loop_us: dict[str, float] = field(default_factory=dict)
     num_iterations: dict[str, int] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
+    wait_us: float = 0.0
+    run_us: float = 0.0
 
     def add_walk(self, parts: Iterable[WalkDone]) -> None:
         """One finished walk, told of by each of its ranks. They turn the same loops, so that iterations count once."""
@@ -33,6 +35,8 @@ class Tally:
 
     def _add_part(self, part: WalkDone) -> None:
         self.num_emitted += part.num_emitted
+        self.wait_us += part.wait_us
+        self.run_us += part.run_us
         self.flags += [flag for flag in part.flags if flag not in self.flags]
         for name, time in part.node_times.items():
             total = self.node_times.setdefault(name, NodeTime())
@@ -66,7 +70,8 @@ class RequestState:
 
     `age` is its first walk's number. `unread` are the ranks that have yet to be given each input that lies in shared
     memory, `started` those that were sent a walk. `left` is what its walks left, which is the session's once it has
-    finished. `walk` is None until its turn in the session comes.
+    finished. `parts` are what its ranks told of its finished walks. `walk` is None until its turn in the session
+    comes.
     """
 
     submit: Submit
@@ -79,6 +84,7 @@ class RequestState:
     walk: CurrentWalk | None = None
     started: set[int] = field(default_factory=set)
     left: ScopeRecord = field(default_factory=ScopeRecord)
+    parts: list[tuple[str, WalkDone]] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -124,6 +130,7 @@ class RequestState:
             anytime=self.itinerary.anytime,
             keep=[name for name in given if name in stage.keeps[rank]],
             fetches=fetches_for(rank, absent, caches, self.records),
+            client=submit.client,
         )
 
     def note_started(self, start: StartWalk, rank: int) -> None:

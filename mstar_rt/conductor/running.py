@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mstar_rt.clock import Clock
+from mstar_rt.conductor.admission import Admission
 from mstar_rt.conductor.input_holds import releases
 from mstar_rt.conductor.requests import CurrentWalk, RequestState
 from mstar_rt.conductor.sessions import Session
@@ -37,10 +38,11 @@ class RunningRequests:
     left becomes its session's on all ranks alike, or with CancelRequest before that, so that it never was.
     """
 
-    def __init__(self, endpoint: ControlEndpoint, clock: Clock, workers: Workers) -> None:
+    def __init__(self, endpoint: ControlEndpoint, clock: Clock, workers: Workers, admission: Admission) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._workers = workers
+        self._admission = admission
         self._states: dict[str, RequestState] = {}
         self._yielded = YieldedWalks()
         self._num_on: Counter[int] = Counter()
@@ -107,6 +109,7 @@ class RunningRequests:
         try:
             for rank in stage.plan.ranks:
                 start = state.start_part(stage, rank, walk_id)
+                start.sent_ns = self._clock.now_ns()
                 self._endpoint.send(f"worker/{rank}", start)
                 state.note_started(start, rank)
         except MstarError as error:
@@ -134,7 +137,9 @@ class RunningRequests:
         walk.done[done.rank] = done
         self._yielded.remove_parts([done.rank])
         if len(walk.done) == len(walk.stage.plan.ranks):
-            state.tally.add_walk(walk.done[rank] for rank in walk.stage.plan.ranks)
+            parts = [walk.done[rank] for rank in walk.stage.plan.ranks]
+            state.parts += [(walk.stage.walk, part) for part in parts]
+            state.tally.add_walk(parts)
             state.left.note(walk.stage.plan, walk.walk_id)
             self._start_next_walk(state)
         if state.request_id in self._states:
@@ -166,6 +171,8 @@ class RunningRequests:
             total_us=(self._clock.now_ns() - state.start_ns) / 1e3,
             flags=state.tally.flags,
             ranks=sorted(state.started),
+            wait_us=state.tally.wait_us,
+            run_us=state.tally.run_us,
         )
         self._end(state, "finished", finished)
 
@@ -187,6 +194,7 @@ class RunningRequests:
             self._yielded.remove_parts(state.walk.running_ranks)
         self._yielded.forget(state)
         self._endpoint.send(state.submit.reply_to, answer)
+        self._admission.ended(state, has_finished=end == "finished")
         if state.session is not None:
             self._leave_session(state, state.session)
         self._wake(state.started)

@@ -48,10 +48,21 @@ class NodeTime(msgspec.Struct, array_like=True):
 
 class OpenSession(msgspec.Struct, tag=True):
     """Keep state for `session_id` between requests (what walks persist). Answered by SessionOpened or RequestFailed
-    with the session id as request id."""
+    with the session id as request id.
+
+    With `rate_hz` it is a control session, which runs `task` with `params` so often: it is admitted only if every rank
+    has the time, and alone may submit work of class control, under its own name as `client`. `takes_over` is a session
+    whose robot has come back with this one, and whose place it gets.
+    """
 
     session_id: str
     model: str
+    client: str = ""
+    criticality: str = "planning"
+    task: str = ""
+    rate_hz: float = 0.0
+    params: dict[str, ParamField] = {}
+    takes_over: str = ""
 
 
 class CloseSession(msgspec.Struct, tag=True):
@@ -64,7 +75,9 @@ class Submit(msgspec.Struct, tag=True):
     """Run one task. `session_id` None: state lives as long as the request. Inputs are already validated.
 
     Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
-    `warmup_on` is what a WarmUp has as `replicas`: the request runs there, although these may not serve yet.
+    `warmup_on` is what a WarmUp has as `replicas`: the request runs there, although these may not serve yet. `is_cold`:
+    it is the first of its kind there, so its times say nothing. `client` is whom it counts for: the connection that it
+    came by, or the control session; "" nobody.
     """
 
     request_id: str
@@ -77,6 +90,8 @@ class Submit(msgspec.Struct, tag=True):
     criticality: str = "planning"
     reply_to: str = "server"
     warmup_on: list[int] | None = None
+    is_cold: bool = False
+    client: str = ""
 
 
 class Warmed(msgspec.Struct, tag=True):
@@ -102,7 +117,7 @@ class SessionOpened(msgspec.Struct, tag=True):
 
 class Finished(msgspec.Struct, tag=True):
     """The request is complete once `num_emitted` Emitted records have arrived; they travel another way, from `ranks`,
-    which are all that it ran on."""
+    which are all that it ran on. `wait_us` and `run_us`: see WalkDone, summed."""
 
     request_id: str
     num_emitted: int
@@ -112,6 +127,8 @@ class Finished(msgspec.Struct, tag=True):
     total_us: float
     flags: list[str] = []
     ranks: list[int] = []
+    wait_us: float = 0.0
+    run_us: float = 0.0
 
 
 class WarmUp(msgspec.Struct, tag=True):
@@ -131,6 +148,7 @@ class RequestFailed(msgspec.Struct, tag=True):
     request_id: str
     code: str
     message: str
+    retry_after_s: float | None = None
 
 
 class ServingState(msgspec.Struct, tag=True):
@@ -186,7 +204,7 @@ class StartWalk(msgspec.Struct, tag=True):
     `walk_id` grows with every walk that the deployment starts, over all ranks; `age` is the first one of the request,
     so that of two requests the one of lower age is older. `node_ranks[i]` runs program node i. `inputs` holds what
     this rank reads; those named in `keep` stay for later walks of the request until the scope named like the request
-    is released. `fetches` must have arrived before the first node runs.
+    is released. `fetches` must have arrived before the first node runs. `sent_ns`: when it was sent, 0 if unknown.
     """
 
     request_id: str
@@ -204,10 +222,16 @@ class StartWalk(msgspec.Struct, tag=True):
     anytime: bool = False
     keep: list[str] = []
     fetches: list[Fetch] = []
+    sent_ns: int = 0
+    client: str = ""
 
 
 class WalkDone(msgspec.Struct, tag=True):
-    """One rank's part of a walk is complete; the walk is when every rank has said so."""
+    """One rank's part of a walk is complete; the walk is when every rank has said so.
+
+    `run_us` is the time during which a step of it ran, `wait_us` that during which something of it could run and
+    nothing of it did: never both, so that they add up.
+    """
 
     request_id: str
     walk_id: int
@@ -217,6 +241,8 @@ class WalkDone(msgspec.Struct, tag=True):
     loop_us: dict[str, float]
     num_iterations: dict[str, int]
     flags: list[str] = []
+    wait_us: float = 0.0
+    run_us: float = 0.0
 
 
 class WalkFailed(msgspec.Struct, tag=True):
@@ -263,12 +289,38 @@ class AskStats(msgspec.Struct, tag=True):
     ask_id: int
 
 
+class Distribution(msgspec.Struct, frozen=True, array_like=True):
+    """What a histogram has counted: `counts[i]` values up to `bounds[i]` and over the one before, the last one being
+    those over all bounds; their sum."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float
+
+
 class Stats(msgspec.Struct, tag=True):
-    """A snapshot of counters and gauges by name, e.g. {"pages_free/tabletop/predictor": 512.0}."""
+    """A snapshot of counters and gauges by name, e.g. {"pages_free/tabletop/predictor": 512.0}, and of histograms."""
 
     source: str
     ask_id: int
     values: dict[str, float]
+    histograms: dict[str, Distribution] = {}
+
+
+class AskTrace(msgspec.Struct, tag=True):
+    """Send the spans that ended at `since_ns` or later. Answered by Trace."""
+
+    reply_to: str
+    ask_id: int
+    since_ns: int
+
+
+class Trace(msgspec.Struct, tag=True):
+    """`rows` is JSON, see trace.TraceRing.encoded: whoever passes it on need not read it."""
+
+    source: str
+    ask_id: int
+    rows: bytes
 
 
 class Drain(msgspec.Struct, tag=True):
@@ -400,6 +452,6 @@ class PeerGone(msgspec.Struct, tag=True):
 Message = Union[
     OpenSession, CloseSession, Submit, Warmed, CancelRequest, SessionOpened, Finished, WarmUp, RequestFailed,
     ServingState, WorkerReady, Admitted, Heartbeat, StartWalk, WalkDone, WalkFailed, WalkYields, SuspendWalk,
-    ResumeWalk, ReleaseScope, AskStats, Stats, Drain, Shutdown, Tokens, FetchScope, Fetched, Emitted, EmittedGroup,
-    Release, PeerGone,
+    ResumeWalk, ReleaseScope, AskStats, Stats, AskTrace, Trace, Drain, Shutdown, Tokens, FetchScope, Fetched,
+    Emitted, EmittedGroup, Release, PeerGone,
 ]  # fmt: skip

@@ -1,14 +1,16 @@
-"""Run every task of a model once on each of its ranks, before requests are let in there.
+"""Run every task of a model on each of its ranks, before requests are let in there.
 
 First calls are many times slower than later ones (lazy initialisation, compilation, page faults); a robot must not meet
-them. It also proves at start, not at the first request, that every walk runs to its end, across all its ranks.
+them. It also proves at start, not at the first request, that every walk runs to its end, across all its ranks. At the
+start each task runs again, which tells what it costs: admission has to know that before the first robot comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,14 @@ from mstar_rt.message import WarmUp
 from mstar_rt.model import ParamSpec, ParamValue, ServedModel, TaskSpec
 from mstar_rt.server.dispatch import Dispatcher, new_id
 
+NUM_MEASURED = {"control": 3, "planning": 1, "generation": 1}
+"""Runs of a task, by its criticality, that tell what it costs. Of three the middle one counts."""
+
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries of a warm-up that lacks something which may come back."""
+
+Given = tuple[dict[str, np.ndarray], dict[str, ParamValue]]
+"""Tensors and options of a request."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +89,7 @@ class WarmUps:
         model = self._models[asked.model]
         for pause_s in self._pauses_s:
             try:
-                return await warm_up(model, self._dispatcher, asked.replicas)
+                return await warm_up(model, self._dispatcher, asked.replicas, measures=asked.at_start)
             except Unavailable as error:
                 if self._dispatcher.draining:
                     raise
@@ -91,12 +99,12 @@ class WarmUps:
                     raise
                 _log.warning("%s; trying again in %g s", error, pause_s)
             await asyncio.sleep(pause_s)
-        return await warm_up(model, self._dispatcher, asked.replicas)
+        return await warm_up(model, self._dispatcher, asked.replicas, measures=asked.at_start)
 
 
-async def warm_up(model: ServedModel, dispatcher: Dispatcher, replicas: Sequence[int]) -> None:
+async def warm_up(model: ServedModel, dispatcher: Dispatcher, replicas: Sequence[int], measures: bool = True) -> None:
     """All tasks on these ranks of the replica groups, in one session, with zeros (every symbol of a shape being 1) and
-    default options.
+    default options. `measures`: nobody knows yet what they cost.
 
     Raises:
         MstarError: a task does not run.
@@ -105,19 +113,24 @@ async def warm_up(model: ServedModel, dispatcher: Dispatcher, replicas: Sequence
     try:
         waiting: list[TaskSpec] = list(model.tasks)
         while waiting:
-            waiting = await _run_what_can(model, waiting, dispatcher, session_id, replicas)
+            waiting = await _run_what_can(model, waiting, dispatcher, session_id, replicas, measures)
     finally:
         dispatcher.close_session(session_id)
 
 
 async def _run_what_can(
-    model: ServedModel, tasks: list[TaskSpec], dispatcher: Dispatcher, session_id: str, replicas: Sequence[int]
+    model: ServedModel,
+    tasks: list[TaskSpec],
+    dispatcher: Dispatcher,
+    session_id: str,
+    replicas: Sequence[int],
+    measures: bool,
 ) -> list[TaskSpec]:
     """The tasks that need what another one persists first. Raises if that is what all of them need."""
     later = []
     for task in tasks:
         try:
-            await _run(model, task, dispatcher, session_id, replicas)
+            await _run(model, task, dispatcher, session_id, replicas, measures)
         except FailedPrecondition as error:
             later.append(task)
             if len(later) == len(tasks):
@@ -130,32 +143,62 @@ async def _run_what_can(
 
 
 async def _run(
-    model: ServedModel, task: TaskSpec, dispatcher: Dispatcher, session_id: str, replicas: Sequence[int]
+    model: ServedModel,
+    task: TaskSpec,
+    dispatcher: Dispatcher,
+    session_id: str,
+    replicas: Sequence[int],
+    measures: bool,
 ) -> None:
-    tensors = zeros(task)
-    params = model.check_request(task.name, tensors, needed_params(task))
-    stream = dispatcher.submit(
-        model.name,
-        task.name,
-        tensors,
-        params,
-        request_id=new_id("w"),
-        criticality="planning",  # takes turns with what other models on the rank do, and does not wait for ever
-        session_id=session_id,
-        warmup_on=replicas,
-    )
-    async with stream:
-        async for _ in stream:
-            pass
+    """A policy's task without the cameras that it can do without, and with all of them, as most robots have them."""
+
+    async def once(given: Given, is_cold: bool) -> None:
+        tensors, params = given
+        stream = dispatcher.submit(
+            model.name,
+            task.name,
+            tensors,
+            params,
+            request_id=new_id("w"),
+            criticality="planning",  # takes turns with what other models on the rank do, and does not wait for ever
+            session_id=session_id,
+            warmup_on=replicas,
+            is_cold=is_cold,
+        )
+        async with stream:
+            async for _ in stream:
+                pass
+
+    least = zeros(task)
+    await once((least, model.check_request(task.name, least, needed_params(task))), is_cold=True)
+    usual = usual_request(model, task)
+    if usual[0].keys() != least.keys():
+        await once(usual, is_cold=True)
+    try:
+        for _ in range(NUM_MEASURED[task.criticality] if measures else 0):
+            await once(usual, is_cold=False)
+    except Unavailable:
+        raise
+    except MstarError as error:
+        _log.info("task %s of model %s cannot run again, so its cost is unknown: %s", task.name, model.name, error)
 
 
 def _named(model: ServedModel, task: TaskSpec, error: MstarError) -> MstarError:
     return type(error)(f"warm-up of model {model.name!r}, task {task.name!r}: {error}")
 
 
-def zeros(task: TaskSpec) -> dict[str, np.ndarray]:
-    """What is needed, and the first tensor of each group of which one is."""
-    wanted = {group[0] for group in task.one_of}
+def usual_request(
+    model: ServedModel, task: TaskSpec, options: Mapping[str, ParamValue] = MappingProxyType({})
+) -> Given:
+    """Tensors of zeros and all options of a request that costs what most do: a robot's has all cameras."""
+    cameras = () if model.policy is None else [camera.tensor for camera in model.policy.cameras]
+    tensors = zeros(task, also=cameras)
+    return tensors, model.check_request(task.name, tensors, {**needed_params(task), **options})
+
+
+def zeros(task: TaskSpec, also: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """What is needed, the first tensor of each group of which one is, and those named `also`."""
+    wanted = {group[0] for group in task.one_of}.union(also)
     return {
         spec.name: np.zeros([1 if isinstance(size, str) else size for size in spec.shape], dtype=spec.dtypes[0])
         for spec in task.inputs

@@ -88,7 +88,7 @@ class World:
         self.sessions[session] = set()
         self.truth[session] = Level()
         self.session_level[session] = defaultdict(Level)
-        self.handle(OpenSession(session, "m"))
+        self.handle(OpenSession(session, "m", "ipv4:1"))
 
     def close_session(self, session: str) -> None:
         self.lost.discard(session)
@@ -111,7 +111,8 @@ class World:
         self.requests[request_id] = RequestBook(
             task, session, names, set(self.ready if is_warm_up else self.warmth.warm)
         )
-        self.rig.submit(request_id, task, inputs=refs, session_id=session, **fields)
+        client = "" if is_warm_up else "ipv4:1"
+        self.rig.submit(request_id, task, inputs=refs, session_id=session, client=client, **fields)
         self.observe()
 
     def cancel(self, request_id: str) -> None:
@@ -355,3 +356,13 @@ class World:
         assert not conductor._sessions._open
         assert not conductor._sessions._lost
         assert not conductor._sessions._num_on
+        self._check_admission()
+
+    def _check_admission(self) -> None:
+        admission = self.rig.conductor._admission
+        assert not admission._admitted
+        assert not admission._requests_of
+        assert not admission._sessions_of
+        assert not admission._queues.waiting
+        assert not any(admission._queues.num.values())
+        assert all(level.cost_ns == 0 for level in admission._queues.levels.values())

@@ -40,10 +40,11 @@ from mstar_rt.transport import InProcessHub
 
 def test_one_walk_on_one_rank() -> None:
     rig = Rig("one").ready()
-    rig.submit("r", "recall", deadline_ns=123, criticality="control")
+    rig.submit("r", "recall", deadline_ns=1_000_000_123, criticality="generation", client="ipv4:1")
     [(to, start)] = rig.said()
-    assert (to, start.walk, start.scope, start.deadline_ns) == ("worker/0", "recall", "r", 123)
-    assert (start.criticality, start.anytime, start.walk_id, start.age) == ("control", False, 1, 1)
+    assert (to, start.walk, start.scope, start.deadline_ns) == ("worker/0", "recall", "r", 1_000_000_123)
+    assert (start.criticality, start.anytime, start.walk_id, start.age) == ("generation", False, 1, 1)
+    assert start.client == "ipv4:1"
     assert (start.node_ranks, sorted(start.inputs), start.keep, start.fetches) == ([0], ["x"], [], [])
     rig.clock.advance_ns(5_000)
     rig.done(start, 0)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from toy_policy import toy_policy
 
 from mstar_rt.errors import (
     FailedPrecondition,
@@ -32,7 +38,7 @@ from mstar_rt.message import (
 )  # fmt: skip
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.server.dispatch import Dispatcher
-from mstar_rt.server.warmup import WarmUps, needed_params, zeros
+from mstar_rt.server.warmup import WarmUps, needed_params, usual_request, warm_up, zeros
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 
 X = TensorSpec("x", ("N", 2), ("float32",), "numbers")
@@ -65,11 +71,12 @@ class Conductor:
         self.plane = planes.plane(hub.endpoint("worker/0"))
         server = hub.endpoint("server")
         self.server_plane = planes.plane(server)
-        readers = {"x": ("worker/0",)}
+        readers = dict.fromkeys(("x", "image_top", "image_wrist", "state"), ("worker/0",))
         self.dispatcher = Dispatcher(server, self.server_plane, {"toy": ("worker/0",)}, lambda *_: readers)
         self.cannot_start: list[MstarError] = []
         self.warm_ups = WarmUps({"toy": MODEL}, self.dispatcher, self.cannot_start.append, pauses_s=(0.0, 0.0))
         self.refuse: dict[str, MstarError] = {}
+        self.refuse_measured: MstarError | None = None
         self.silent: set[str] = set()
         self.seen: list[Message] = []
         self.news = asyncio.Event()
@@ -86,7 +93,7 @@ class Conductor:
         if isinstance(message, OpenSession):
             self.endpoint.send("server", SessionOpened(message.session_id))
         elif isinstance(message, Submit) and message.task not in self.silent:
-            error = self.refuse.get(message.task)
+            error = self.refuse.get(message.task) or (None if message.is_cold else self.refuse_measured)
             if message.task == "recall" and not self._kept(message.session_id):
                 error = FailedPrecondition("run keep first")
             if error is None:
@@ -132,7 +139,8 @@ async def test_every_task_runs_where_it_was_asked_for_in_a_session_of_its_own(co
     submits = conductor.of(Submit)
     for generation in (7, 8, 9):
         mine = [submit for submit in submits if submit.warmup_on == [generation, 0]]
-        assert [submit.task for submit in mine] == ["recall", "keep", "recall"], "what needs `keep` follows it"
+        assert [submit.task for submit in mine] == ["recall", "keep", "keep", "recall", "recall"]
+        assert [submit.is_cold for submit in mine] == [True, True, False, True, False]
         assert len({submit.session_id for submit in mine}) == 1
         np.testing.assert_array_equal(conductor.plane.view(mine[1].inputs["x"]), np.zeros((1, 2), np.float32))
         assert set(mine[1].inputs) == {"x"}
@@ -238,6 +246,38 @@ async def test_a_server_that_drains_warms_nothing_up(conductor: Conductor) -> No
     await conductor.warm_ups.stop()
     assert not conductor.of(Submit)
     assert not conductor.of(Warmed)
+
+
+async def test_a_policy_runs_with_all_cameras_and_is_measured_three_times(conductor: Conductor) -> None:
+    await warm_up(toy_policy(), conductor.dispatcher, [])
+    submits = conductor.of(Submit)
+    assert [submit.is_cold for submit in submits] == [True, True, False, False, False]
+    assert ["image_wrist" in submit.inputs for submit in submits] == [False, True, True, True, True]
+
+
+async def test_a_rank_that_comes_back_is_not_measured_again(conductor: Conductor) -> None:
+    conductor.ask(at_start=False)
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 1)]
+    assert [(submit.task, submit.is_cold) for submit in conductor.of(Submit)] == [
+        ("recall", True), ("keep", True), ("recall", True),
+    ]  # fmt: skip
+
+
+async def test_a_task_that_runs_once_only_serves_all_the_same(
+    conductor: Conductor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mstar_rt.server.warmup")
+    conductor.refuse_measured = ResourceExhausted("there is room for one frame")
+    conductor.ask()
+    assert await conductor.wait_for(Warmed) == [Warmed("toy", 1)]
+    assert "its cost is unknown: there is room for one frame" in caplog.text
+
+
+def test_what_a_request_costs_is_measured_with_what_most_robots_have() -> None:
+    model = toy_policy()
+    tensors, params = usual_request(model, model.task("act"), {"num_denoise_steps": 7})
+    assert set(tensors) == {"image_top", "image_wrist", "state"}
+    assert (params["num_denoise_steps"], params["chunking"], params["normalization"]) == (7, "none", "lab")
 
 
 def test_what_a_request_cannot_do_without_is_given() -> None:
