@@ -11,7 +11,7 @@ The policy's task takes, by these names:
 With `num_observations` N > 1 images are [N, height, width, 3] and the state is [N, S], oldest first. Options, each only
 where the policy has a use for it:
 
-    instruction, normalization, seed, num_denoise_steps
+    instruction, normalization, seed, num_denoise_steps, min_denoise_steps
     chunking, delay, prefix_attention_horizon, schedule, max_guidance_weight     real-time chunking, see `chunking`
 
 It emits `actions`, float32 [action_horizon, A], robot units, row 0 belonging to the observation's tick, and may emit
@@ -58,7 +58,8 @@ class VectorSpec:
 class PolicySpec:
     """`chunking` are those of CHUNKING_MODES that the model knows, `max_prefix_delay` the largest delay of mode
     "prefix" that it was trained for. `normalizations` are the names of its statistics: of one or none a session needs
-    not speak.
+    not speak. `anytime_task` is run in place of `task` where a session allows fewer denoise steps: it takes and gives
+    the same, and has the option `min_denoise_steps` besides.
     """
 
     action: VectorSpec
@@ -71,3 +72,4 @@ class PolicySpec:
     normalizations: tuple[str, ...] = ()
     chunking: tuple[str, ...] = ()
     max_prefix_delay: int | None = None
+    anytime_task: str | None = None

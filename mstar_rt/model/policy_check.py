@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mstar_rt.errors import GraphError, nearest
+from mstar_rt.model.anytime import MIN_DENOISE_STEPS, NUM_DENOISE_STEPS
 from mstar_rt.model.policy import CHUNKING_MODES, CHUNKING_OPTIONS, NO_CHUNKING, SCHEDULES, PolicySpec
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 OPTION_KINDS = {
     "instruction": "str", "normalization": "str", "seed": "int", "num_denoise_steps": "int", "chunking": "str",
     "delay": "int", "prefix_attention_horizon": "int", "schedule": "str", "max_guidance_weight": "float",
+    MIN_DENOISE_STEPS: "int",
 }  # fmt: skip
 
 
@@ -24,11 +27,7 @@ def check_policy(model: ServedModel) -> None:
     if policy is None:
         return
     where = f"model {model.name!r}, its policy"
-    task = next((task for task in model.tasks if task.name == policy.task), None)
-    if task is None:
-        raise GraphError(
-            f"{where} has the task {policy.task!r}, {nearest(policy.task, [task.name for task in model.tasks])}"
-        )
+    task = _task(model, policy.task, where)
     if task.criticality != "control":
         raise GraphError(f"{where}: task {task.name!r} has criticality {task.criticality!r}, expected 'control'")
     if task.anytime:
@@ -36,12 +35,38 @@ def check_policy(model: ServedModel) -> None:
     if task.session_inputs:
         needed = ", ".join(repr(name) for name, _ in task.session_inputs)
         raise GraphError(f"{where}: task {task.name!r} needs {needed} from an earlier request, which no tick has")
+    if policy.anytime_task is not None:
+        _check_anytime(_task(model, policy.anytime_task, where), task, where)
     _check_sizes(policy, where)
     _check_cameras(policy, where)
     _check_chunking(policy, where)
     _check_inputs(policy, task, where)
     _check_outputs(policy, task, where)
     _check_options(policy, task, where)
+
+
+def _task(model: ServedModel, name: str, where: str) -> TaskSpec:
+    for task in model.tasks:
+        if task.name == name:
+            return task
+    raise GraphError(f"{where} has the task {name!r}, {nearest(name, [task.name for task in model.tasks])}")
+
+
+def _check_anytime(task: TaskSpec, plain: TaskSpec, where: str) -> None:
+    """It is the plain task but for the walk that it runs, its doc and the option of the fewest steps."""
+    known = {param.name: param for param in task.params}
+    for name in (NUM_DENOISE_STEPS, MIN_DENOISE_STEPS):
+        if name not in known:
+            raise GraphError(f"{where}: anytime task {task.name!r} has no option {name!r}, {nearest(name, known)}")
+    fewest = known[MIN_DENOISE_STEPS]
+    if fewest.kind != "int" or fewest.minimum is None or fewest.minimum < 1 or fewest.default is None:
+        raise GraphError(f"{where}: option {fewest.name!r} of task {task.name!r} is not an int from 1 with a default")
+    rest = tuple(param for param in task.params if param is not fewest)
+    if dataclasses.replace(task, name=plain.name, doc=plain.doc, walks=plain.walks, params=rest) != plain:
+        raise GraphError(
+            f"{where}: anytime task {task.name!r} differs from task {plain.name!r}, expected the same inputs, outputs "
+            f"and options, and {MIN_DENOISE_STEPS!r} besides"
+        )
 
 
 def _check_sizes(policy: PolicySpec, where: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import ParamSpec
+from mstar_rt.model.anytime import fewest_steps
 from mstar_rt.model.guidance_bound import GUIDED_MODES, check_guidance
 from mstar_rt.model.policy import NO_CHUNKING, SCHEDULES
 
@@ -86,8 +87,9 @@ def check_chunking(params: Mapping[str, Any], has_previous: bool, max_prefix_del
                 f"delay is {params['delay']} actions, but this policy was trained for prefixes of at most "
                 f"{max_prefix_delay}: ask for chunks earlier, or choose chunking 'guided'"
             )
-    if mode in GUIDED_MODES and "num_denoise_steps" in params:
-        check_guidance(params["num_denoise_steps"], params["max_guidance_weight"])
+    num_steps = fewest_steps(params)
+    if mode in GUIDED_MODES and num_steps is not None:
+        check_guidance(num_steps, params["max_guidance_weight"])
 
 
 def _refuse(params: Mapping[str, Any], names: Sequence[str], mode: str) -> None:

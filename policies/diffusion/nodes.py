@@ -9,6 +9,8 @@ import torch
 
 from mstar_rt.errors import ConfigError
 from mstar_rt.model import NodeCall, NodeResources, NodeResult, ServedModel
+from policies.anytime.pace import Pace, is_last_step, noise_generator
+from policies.anytime.step_times import StepTimes
 from policies.diffusion.checkpoint import load_eyes, load_unet, read_policy
 from policies.diffusion.config import DiffusionConfig, read_config
 from policies.diffusion.net import Eye, Unet
@@ -30,10 +32,12 @@ def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
     config, dtype = read_config(model.checkpoint), DTYPES[resources.dtype]
     weights, processor = read_policy(config, model.checkpoint, resources.device)
     given = (config, weights, model.checkpoint, resources.device, dtype)
+    schedule, step_times = NoiseSchedule(config.schedule), StepTimes()
     makers: dict[str, Callable[[], Any]] = {
         "see": lambda: See(load_eyes(*given), config, processor, dtype),
-        "begin": lambda: Begin(config, processor),
-        "denoise": lambda: Denoise(load_unet(*given), config, dtype),
+        "begin": lambda: Begin(config, processor, schedule),
+        "pace": lambda: Pace(schedule.times, step_times),
+        "denoise": lambda: Denoise(load_unet(*given), schedule, dtype, step_times),
         "finish": lambda: Finish(config, processor),
     }
     return {name: make() for name, make in makers.items() if name in resources.nodes or not resources.nodes}
@@ -64,10 +68,10 @@ class See:
 
 
 class Begin:
-    """state [N, S], features of every camera [N, F], noise or none -> condition [C], latent [horizon, A]."""
+    """state [N, S], features of every camera [N, F], noise or none -> condition [C], latent [horizon, A], times [n]."""
 
-    def __init__(self, config: DiffusionConfig, processor: Processor) -> None:
-        self._processor = processor
+    def __init__(self, config: DiffusionConfig, processor: Processor, schedule: NoiseSchedule) -> None:
+        self._processor, self._schedule = processor, schedule
         self._slots = [features_of(camera.name) for camera in config.cameras]
         self._latent_shape = (config.horizon, config.features.action_size)
 
@@ -75,7 +79,11 @@ class Begin:
         return None
 
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [NodeResult({"condition": self._condition(call), "latent": self._latent(call)}) for call in calls]
+        return [self._begun(call) for call in calls]
+
+    def _begun(self, call: NodeCall) -> NodeResult:
+        times = self._schedule.times(call.params["num_denoise_steps"])
+        return NodeResult({"condition": self._condition(call), "latent": self._latent(call), "times": times})
 
     def _condition(self, call: NodeCall) -> torch.Tensor:
         state = self._processor.state(call.inputs["state"])
@@ -90,15 +98,15 @@ class Begin:
 class Denoise:
     """One turn of each request, whichever it is at: latent [horizon, A], condition [C] -> denoised [horizon, A]."""
 
-    def __init__(self, unet: Unet, config: DiffusionConfig, dtype: torch.dtype) -> None:
-        self._unet, self._dtype = unet, dtype
-        self._schedule = NoiseSchedule(config.schedule)
+    def __init__(self, unet: Unet, schedule: NoiseSchedule, dtype: torch.dtype, step_times: StepTimes) -> None:
+        self._unet, self._schedule, self._dtype, self._step_times = unet, schedule, dtype, step_times
 
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        turns = [self._schedule.turns(call.params["num_denoise_steps"])[call.iteration[-1]] for call in calls]
+        self._step_times.begin(calls)
+        turns = [self._schedule.turns(len(call.inputs["times"]))[call.iteration[-1]] for call in calls]
         latents, conditions = (torch.stack([call.inputs[name] for call in calls]) for name in ("latent", "condition"))
         steps = torch.tensor([turn.step for turn in turns], device=latents.device)
         predicted = self._unet(latents.to(self._dtype), steps, conditions.to(self._dtype)).float()
@@ -106,7 +114,10 @@ class Denoise:
             self._fresh(call, latent, turn.fresh) for call, latent, turn in zip(calls, latents, turns, strict=True)
         ]
         denoised = self._schedule.denoised(turns, latents, predicted, torch.stack(fresh))
-        return [NodeResult({"denoised": latent}) for latent in denoised]
+        return [
+            NodeResult({"denoised": latent}, leave=is_last_step(call))
+            for latent, call in zip(denoised, calls, strict=True)
+        ]
 
     @staticmethod
     def _fresh(call: NodeCall, latent: torch.Tensor, weight: float) -> torch.Tensor:
@@ -129,9 +140,9 @@ class Finish:
 
     def _finish(self, call: NodeCall) -> NodeResult:
         actions = self._processor.actions(call.inputs["denoised"][self._first :])
-        return NodeResult({"actions": actions, "num_denoise_steps": torch.tensor(call.params["num_denoise_steps"])})
+        return NodeResult({"actions": actions, "num_denoise_steps": torch.tensor(len(call.inputs["times"]))})
 
 
 def drawn(call: NodeCall, shape: Sequence[int], device: torch.device) -> torch.Tensor:
     """Noise of this request, at this node and in this iteration."""
-    return torch.randn(*shape, generator=call.generator()).to(device)
+    return torch.randn(*shape, generator=noise_generator(call)).to(device)

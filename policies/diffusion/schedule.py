@@ -54,6 +54,10 @@ class NoiseSchedule:
             )
         return self._turns[num_steps]
 
+    def times(self, num_steps: int) -> torch.Tensor:
+        """The steps of training that the turns undo, int64 [num_steps]."""
+        return torch.tensor([turn.step for turn in self.turns(num_steps)])
+
     def denoised(
         self, turns: list[Turn], latents: torch.Tensor, predicted: torch.Tensor, fresh: torch.Tensor
     ) -> torch.Tensor:

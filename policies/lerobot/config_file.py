@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -173,10 +173,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def check_declared(name: str, checkpoint: str, options: Mapping[str, Any]) -> None:
-    """Raises: ConfigError: the deployment gives the model `name` options, or no checkpoint."""
-    if options:
-        raise ConfigError(f"model {name!r} takes no options, but got {', '.join(options)}: {CONFIG_FILE} has them all")
+def check_declared(name: str, checkpoint: str, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+    """Raises: ConfigError: the deployment gives the model `name` other options than `known`, or no checkpoint."""
+    others = [key for key in options if key not in known]
+    if others:
+        some = f"no options but {', '.join(known)}" if known else "no options"
+        raise ConfigError(f"model {name!r} takes {some}, but got {', '.join(others)}: {CONFIG_FILE} has the rest")
     if not checkpoint:
         raise ConfigError(f"model {name!r} has no checkpoint, name the folder of its {CONFIG_FILE} and weights")
 

@@ -10,8 +10,12 @@ from mstar_rt.errors import FailedPrecondition
 from mstar_rt.model import NodeCall, NodeResult
 from mstar_rt.model.policy import NO_CHUNKING
 from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
+from mstar_rt.nn.flow import euler_times
+from policies.anytime.pace import is_last_step, noise_generator
+from policies.anytime.step_times import StepTimes
 from policies.chunking.options import PREFIX, check_chunking, mask_end
 from policies.chunking.weights import held_rows, prefix_weights
+from policies.pi05.compiled_velocity import CompiledVelocity, Velocity
 from policies.pi05.flow_step import FlowStep, mode_of
 from policies.pi05.network import Pi05Network
 from policies.pi05.processor import Processors, processor_of
@@ -43,10 +47,10 @@ class Start:
     def _started(self, call: NodeCall) -> NodeResult:
         previous, mode = call.inputs["previous_actions"], call.params["chunking"]
         check_chunking(call.params, previous is not None, self._max_prefix_delay)
-        x = self._noise(call)
+        x, times = self._noise(call), euler_times(call.params["num_denoise_steps"])
         if previous is None:
             flags = () if mode == NO_CHUNKING else (NO_PREVIOUS,)
-            return NodeResult({"x": x, "previous": x[:0], "guidance": x[:0, 0]}, flags=flags)
+            return NodeResult({"x": x, "previous": x[:0], "guidance": x[:0, 0], "times": times}, flags=flags)
         delay = call.params["delay"]
         if mode == PREFIX:
             guidance = prefix_weights("zeros", delay, delay, self._horizon)
@@ -55,21 +59,23 @@ class Start:
             guidance = prefix_weights(call.params["schedule"], delay, end, self._horizon)
         seen = processor_of(self._processors, call).network_actions(previous, call.inputs.get("state"))
         held = held_rows(seen, self._horizon)
-        return NodeResult({"x": x, "previous": held, "guidance": guidance.to(self._device)})
+        return NodeResult({"x": x, "previous": held, "guidance": guidance.to(self._device), "times": times})
 
     def _noise(self, call: NodeCall) -> torch.Tensor:
         given = call.inputs["noise"]
         if given is not None:
             return given
-        return torch.randn(self._horizon, self._dim, generator=call.generator()).to(self._device)
+        return torch.randn(self._horizon, self._dim, generator=noise_generator(call)).to(self._device)
 
 
 class Denoise:
     """One Euler step of the flow. It sees the context, and leaves nothing in it."""
 
-    def __init__(self, network: Pi05Network) -> None:
-        self._network = network
+    def __init__(self, network: Pi05Network, velocity: Velocity, step_times: StepTimes) -> None:
+        self.is_compiled = isinstance(velocity, CompiledVelocity)
+        self._velocity = velocity
         self._schedules = Schedules(network)
+        self._step_times = step_times
 
     def batch_key(self, call: NodeCall) -> Hashable:
         """Differentiated steps, and those with a time per action, would make others slower."""
@@ -80,9 +86,10 @@ class Denoise:
         return [AttentionStep(call.sequences.get(CONTEXT), len(call.inputs["x"]), StepKind.TRANSIENT_BLOCK)]
 
     def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
-        step = FlowStep(self._network, self._schedules, calls, attention)
+        self._step_times.begin(calls)
+        step = FlowStep(self._velocity, self._schedules, calls, attention)
         moved = {GUIDED: step.guided, PREFIX: step.with_prefix}.get(mode_of(calls[0]), step.plain)()
-        return [NodeResult({"x": x}) for x in moved]
+        return [NodeResult({"x": x}, leave=is_last_step(call)) for x, call in zip(moved, calls, strict=True)]
 
 
 class Finish:
@@ -104,5 +111,4 @@ class Finish:
             raise FailedPrecondition(
                 "the policy gives NaN or infinity; check its weights and statistics, and that the inputs are in range"
             )
-        steps = torch.tensor(call.params["num_denoise_steps"])
-        return NodeResult({"actions": actions, "num_denoise_steps": steps})
+        return NodeResult({"actions": actions, "num_denoise_steps": torch.tensor(len(call.inputs["times"]))})

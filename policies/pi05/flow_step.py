@@ -10,8 +10,8 @@ from mstar_rt.model import NodeCall
 from mstar_rt.model.policy import NO_CHUNKING
 from mstar_rt.nn.attention import AttentionPlan
 from policies.chunking.guidance import clamp_prefix, guidance_weight, guided, guided_identity
+from policies.pi05.compiled_velocity import Velocity
 from policies.pi05.expert import Modulation
-from policies.pi05.network import Pi05Network
 from policies.pi05.schedule import ACTION_TIME, Schedules
 
 
@@ -24,13 +24,13 @@ class FlowStep:
     """One Euler step of a batch: x - v / n at the times 1, 1 - 1/n, ... 1/n."""
 
     def __init__(
-        self, network: Pi05Network, schedules: Schedules, calls: Sequence[NodeCall], attention: AttentionPlan
+        self, velocity: Velocity, schedules: Schedules, calls: Sequence[NodeCall], attention: AttentionPlan
     ) -> None:
-        self._network = network
+        self._velocity_of = velocity
         self._calls = calls
         self._attention = attention
         self._x = torch.stack([call.inputs["x"] for call in calls])
-        self._steps = [(call.iteration[-1], call.params["num_denoise_steps"]) for call in calls]
+        self._steps = [(call.iteration[-1], len(call.inputs["times"])) for call in calls]
         self._modulation, self._rows = schedules.rows(self._steps)
 
     def plain(self) -> torch.Tensor:
@@ -62,7 +62,7 @@ class FlowStep:
         return clamp_prefix(self._moved(x, velocity), previous, frozen)
 
     def _velocity(self, x: torch.Tensor, modulation: Modulation) -> torch.Tensor:
-        return self._network.velocity(x, modulation, self._attention.positions, self._attention)
+        return self._velocity_of(x, modulation, self._attention)
 
     def _moved(self, x: torch.Tensor, velocity: torch.Tensor) -> torch.Tensor:
         sizes = [1 / num_steps for _, num_steps in self._steps]

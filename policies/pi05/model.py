@@ -7,6 +7,7 @@ from typing import Any
 
 from mstar_rt.errors import ConfigError
 from mstar_rt.model import KVSpec, ServedModel
+from policies.anytime.walks import with_anytime
 from policies.pi05.settings import MAX_DENOISE_STEPS, PolicySettings, settings_for
 from policies.pi05.tasks import act_task, policy_for
 from policies.pi05.walks import CACHE, build_graph
@@ -55,7 +56,7 @@ def _declare(family: str, name: str, checkpoint: str, options: Mapping[str, Any]
             has_state_token=settings.has_state_token,
             max_denoise_steps=MAX_DENOISE_STEPS,
         ),
-        tasks=(act_task(settings),),
+        tasks=with_anytime(act_task(settings), settings.min_denoise_steps, MAX_DENOISE_STEPS),
         nodes_factory="policies.pi05.nodes:build_nodes",
         caches={
             CACHE: KVSpec(

@@ -10,7 +10,11 @@ import torch
 
 from mstar_rt.errors import CheckpointError, ConfigError
 from mstar_rt.model import NodeResources, ServedModel
+from mstar_rt.nn.flow import euler_times
+from policies.anytime.pace import Pace
+from policies.anytime.step_times import StepTimes
 from policies.pi05.checkpoint import load_network, random_network
+from policies.pi05.compiled_velocity import CompiledVelocity, plain_velocity
 from policies.pi05.context_nodes import Prefill, RememberState, See
 from policies.pi05.flow_nodes import Denoise, Finish, Start
 from policies.pi05.model import settings_of
@@ -21,7 +25,7 @@ from policies.pi05.settings import PolicySettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NETWORK_NODES: dict[str, Callable[[Pi05Network], Any]] = {
-    "see": See, "prefill": Prefill, "remember_state": RememberState, "denoise": Denoise,
+    "see": See, "prefill": Prefill, "remember_state": RememberState,
 }  # fmt: skip
 
 
@@ -36,7 +40,8 @@ def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
     asked = (resources.nodes or frozenset(node.name for node in model.graph.nodes)) & {
         node.name for node in model.graph.nodes
     }
-    code: dict[str, Any] = {}
+    step_times = StepTimes()
+    code: dict[str, Any] = {"pace": Pace(euler_times, step_times)}
     if asked & {"prepare", "start", "finish"}:
         processors = processors_for(settings, resources.device)
         code |= {
@@ -45,9 +50,13 @@ def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
             "finish": Finish(processors),
         }
     makers = {name: make for name, make in NETWORK_NODES.items() if name in asked}
-    if makers:
+    if makers or "denoise" in asked:
         network = _network(model, settings, resources.device, DTYPES[resources.dtype])
         code |= {name: make(network) for name, make in makers.items()}
+    if "denoise" in asked:
+        compiles = resources.compile
+        velocity = CompiledVelocity(network, resources.device) if compiles else plain_velocity(network)
+        code["denoise"] = Denoise(network, velocity, step_times)
     return {name: node for name, node in code.items() if name in asked}
 
 

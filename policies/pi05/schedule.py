@@ -1,8 +1,7 @@
-"""What the network makes of flow times, once per schedule instead of once per step."""
+"""What the network makes of flow times, once per number of steps instead of once per step."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -11,39 +10,50 @@ from mstar_rt.nn.flow import euler_times
 from policies.pi05.expert import Modulation
 from policies.pi05.network import Pi05Network
 
-MAX_KEPT = 4
-"""Sets of schedules; one of ten steps takes 5 MB in the published networks."""
+MAX_ROWS = 128
+"""Times that are kept; each takes half a MB in the published networks."""
 ACTION_TIME = 0
 """The row of time 0, at which actions are no noise any more."""
 
 
 class Schedules:
-    """Flow times of any number of steps, and the network's modulations at them."""
+    """Flow times of any number of steps, and the network's modulations at them, in one table.
+
+    The rows of a number of steps are made together and by themselves, so that they are the same to the last bit
+    whichever others there are.
+    """
 
     def __init__(self, network: Pi05Network) -> None:
         self._network = network
         self._device = next(network.parameters()).device
-        self._kept: OrderedDict[tuple[int, ...], tuple[dict[int, int], Modulation]] = OrderedDict()
+        self._made: dict[int, torch.Tensor] = {}
+        self._firsts: dict[int, int] = {}
+        self._table: Modulation | None = None
 
     def rows(self, steps: Sequence[tuple[int, int]]) -> tuple[Modulation, list[int]]:
         """The modulations of a batch of (step, number of steps): `.rows([...])` of the first with the second.
 
         Row ACTION_TIME is that of time 0.
         """
-        key = tuple(sorted({num_steps for _, num_steps in steps}))
-        if key not in self._kept:
-            self._kept[key] = self._made(key)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        firsts, modulation = self._kept[key]
-        return modulation, [firsts[num_steps] + step for step, num_steps in steps]
+        if self._table is None or not self._firsts.keys() >= {num_steps for _, num_steps in steps}:
+            self._table = self._with({num_steps for _, num_steps in steps})
+        firsts = self._firsts
+        return self._table, [firsts[num_steps] + step for step, num_steps in steps]
 
-    def _made(self, key: tuple[int, ...]) -> tuple[dict[int, int], Modulation]:
-        times, firsts = [torch.zeros(1)], {}
-        for num_steps in key:
-            firsts[num_steps] = sum(map(len, times))
-            times.append(euler_times(num_steps))
+    def _with(self, needed: set[int]) -> Modulation:
+        """A table that has the rows of these numbers of steps; of those before only if all have room."""
+        kept = self._made if sum(needed.union(self._made)) <= MAX_ROWS else {}
+        new = {n: self._made[n] if n in self._made else self._values(euler_times(n)) for n in needed}
+        self._made = kept | new
+        num_rows = ACTION_TIME + 1
+        self._firsts = {}
+        for num_steps in self._made:
+            self._firsts[num_steps] = num_rows
+            num_rows += num_steps
         # Guided steps differentiate past these, which what is made in inference mode does not allow.
         with torch.inference_mode(False), torch.no_grad():
-            return firsts, self._network.modulation(torch.cat(times).to(self._device))
+            return Modulation(torch.cat([self._values(torch.zeros(1)), *self._made.values()]))
+
+    def _values(self, times: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return self._network.modulation(times.to(self._device)).values

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import ConfigError, nearest
+from mstar_rt.model.anytime import USUAL_MIN_DENOISE_STEPS
 from mstar_rt.model.policy import CameraSpec, VectorSpec
 from policies.pi05.config import Pi05Config, preset
 from policies.pi05.settings_parts import read_action, read_cameras, read_files, read_vector, value_of
@@ -30,7 +31,8 @@ LOADING = ("config", "random_seed")
 @dataclass(frozen=True)
 class PolicySettings:
     """`relative_to`: for each dimension of an action the dimension of the state that it is a difference to, or None.
-    `norm_stats`: files by name. `max_prefix_delay`: the longest prefix that training saw, in actions."""
+    `norm_stats`: files by name. `max_prefix_delay`: the longest prefix that training saw, in actions.
+    `min_denoise_steps`: the fewest, of a session that allows fewer than it asks for."""
 
     name: str
     network: Pi05Config
@@ -44,6 +46,7 @@ class PolicySettings:
     tokenizer: str = ""
     max_prompt_tokens: int = 200
     num_denoise_steps: int = 10
+    min_denoise_steps: int = USUAL_MIN_DENOISE_STEPS
     max_prefix_delay: int | None = None
 
     @property
@@ -134,6 +137,7 @@ def _settings(where: str, family: str, values: dict[str, Any]) -> PolicySettings
     network = _network(where, family, values["network"])
     state = read_vector(f"{where}: 'state'", values["state"]) if values.get("state") is not None else None
     action, relative_to = read_action(where, values["action"], state)
+    num_steps = value_of(where, values, "num_denoise_steps", int, 10)
     settings = PolicySettings(
         name=value_of(where, values, "name", str, ""),
         network=network,
@@ -146,7 +150,8 @@ def _settings(where: str, family: str, values: dict[str, Any]) -> PolicySettings
         norm_stats=read_files(where, values.get("norm_stats", {})),
         tokenizer=value_of(where, values, "tokenizer", str, ""),
         max_prompt_tokens=value_of(where, values, "max_prompt_tokens", int, USUAL_PROMPT_TOKENS[family]),
-        num_denoise_steps=value_of(where, values, "num_denoise_steps", int, 10),
+        num_denoise_steps=num_steps,
+        min_denoise_steps=value_of(where, values, "min_denoise_steps", int, min(USUAL_MIN_DENOISE_STEPS, num_steps)),
         max_prefix_delay=value_of(where, values, "max_prefix_delay", int, None),
     )
     _check(where, family, settings)
@@ -190,7 +195,11 @@ def _check(where: str, family: str, settings: PolicySettings) -> None:
     ):
         if path and not Path(path).is_file():
             raise ConfigError(f"{where}: there is no file at {path}, which {key!r} names")
-    for key, limit in (("max_prompt_tokens", MAX_PROMPT_TOKENS), ("num_denoise_steps", MAX_DENOISE_STEPS)):
+    for key, limit in (
+        ("max_prompt_tokens", MAX_PROMPT_TOKENS),
+        ("num_denoise_steps", MAX_DENOISE_STEPS),
+        ("min_denoise_steps", settings.num_denoise_steps),
+    ):
         if not 1 <= getattr(settings, key) <= limit:
             raise ConfigError(f"{where}: {key!r} is {getattr(settings, key)}, expected 1 to {limit}")
     most = network.action_horizon - 1

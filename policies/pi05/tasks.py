@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mstar_rt.model import ParamSpec, TaskSpec, TensorSpec
 from mstar_rt.model.policy import PolicySpec
+from policies.anytime.walks import ANYTIME_TASK
 from policies.chunking.options import chunking_params
 from policies.pi05.settings import MAX_DENOISE_STEPS, PolicySettings
 
@@ -26,6 +27,7 @@ def policy_for(settings: PolicySettings) -> PolicySpec:
         normalizations=tuple(settings.norm_stats),
         chunking=GUIDED if settings.max_prefix_delay is None else (*GUIDED, "prefix"),
         max_prefix_delay=settings.max_prefix_delay,
+        anytime_task=ANYTIME_TASK if settings.min_denoise_steps < settings.num_denoise_steps else None,
     )
 
 

@@ -1,6 +1,7 @@
-"""The graph of pi0.5 and pi0, and their walk. No torch.
+"""The graph of pi0.5 and pi0, and their walks. No torch.
 
-    act    images, instruction, state -> a chunk of actions
+    act            images, instruction, state -> a chunk of actions
+    act_anytime    the same; where the budget asks for it, in fewer steps of the flow
 
 What flows, per request, with M tokens of context, H actions of D numbers (the network's, D is at least the robot's A):
 
@@ -12,6 +13,7 @@ What flows, per request, with M tokens of context, H actions of D numbers (the n
     x [H, D]                       noise at time 1, actions at time 0
     previous [H, D]                normalised, relative to the new state, held; or [0, D]: nothing to go on from
     guidance [H]                   how much each of them counts; or [0]
+    times [n]                      of the flow, at which the network is asked: as many as the request has steps
 
 The context is in the cache once. Every denoise step sees it, and leaves nothing there.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mstar_rt.graph import GraphNode, Loop, Sequential, Walk, WalkGraph
+from policies.anytime.walks import ANYTIME_TASK, PLAIN_TASK, may_end_early, pace_node
 
 CACHE = "context"
 CONTEXT = "context"
@@ -47,18 +50,23 @@ def build_graph(cameras: Sequence[str], *, has_state: bool, has_state_token: boo
         doc="the state's token behind the context",
     )  # fmt: skip
     start = GraphNode(
-        "start", ("noise", "previous_actions", *state), ("x", *CHUNKING_SLOTS),
+        "start", ("noise", "previous_actions", *state), ("x", *CHUNKING_SLOTS, "times"),
         doc="noise, and what the robot has not executed yet as the network sees it",
     )  # fmt: skip
     denoise = GraphNode(
-        "denoise", ("x", "num_context", *CHUNKING_SLOTS), ("x",), engine="kv_cache", cache=CACHE,
+        "denoise", ("x", "num_context", *CHUNKING_SLOTS, "times"), ("x",), engine="kv_cache", cache=CACHE,
         doc="one step of the flow from noise to actions",
     )  # fmt: skip
     finish = GraphNode(
-        "finish", ("x", *state), ("actions", "num_denoise_steps"), doc="to the robot's units and dimensions"
+        "finish", ("x", *state, "times"), ("actions", "num_denoise_steps"), doc="to the robot's units and dimensions"
     )
+    pace = pace_node("num_context")
     context = (prefill, remember_state) if has_state_token else (prefill,)
     flow = Loop("flow", denoise, times="num_denoise_steps", limit=max_denoise_steps, carry={"x": "x"})
-    nodes = (prepare, see, *context, start, denoise, finish)
-    body = Sequential(prepare, see, *context, start, flow, finish)
-    return WalkGraph(nodes=nodes, walks=(Walk("act", body, emit=("actions", "num_denoise_steps")),))
+    begun, emit = (prepare, see, *context, start), ("actions", "num_denoise_steps")
+    plain = Sequential(*begun, flow, finish)
+    anytime = Sequential(*begun, pace, may_end_early(flow, denoise), finish)
+    return WalkGraph(
+        nodes=(*begun, pace, denoise, finish),
+        walks=(Walk(PLAIN_TASK, plain, emit=emit), Walk(ANYTIME_TASK, anytime, emit=emit)),
+    )

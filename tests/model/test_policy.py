@@ -61,16 +61,35 @@ def without_option(name: str) -> ServedModel:
         replace(PLAIN, action_horizon=1),
         replace(PLAIN, normalizations=("only",)),
         replace(POLICY, action=VectorSpec(7), chunking=("guided",), max_prefix_delay=None),
+        replace(POLICY, anytime_task="act_anytime"),
     ],
 )
 def test_what_fits_is_taken(policy: Any) -> None:
     assert toy_policy(policy).policy == policy
 
 
+def with_anytime(option: str = "min_denoise_steps", **changes: Any) -> ServedModel:
+    """The toy's anytime task with another option, or without it."""
+    model = toy_policy(replace(POLICY, anytime_task="act_anytime"))
+    plain, anytime = model.tasks
+    params = tuple(
+        replace(spec, **changes) if spec.name == option else spec
+        for spec in anytime.params
+        if changes or spec.name != option
+    )
+    return replace(model, tasks=(plain, replace(anytime, params=params)))
+
+
 REFUSED: list[tuple[Callable[[], ServedModel], str]] = [
     (lambda: declared(task="walk"), "has the task 'walk', known: act"),
     (lambda: with_task(criticality="planning"), "has criticality 'planning', expected 'control'"),
     (lambda: with_task(anytime=True), "task 'act' is anytime"),
+    (lambda: declared(anytime_task="act_fast"), "has the task 'act_fast', did you mean 'act'?"),
+    (lambda: declared(anytime_task="act"), "anytime task 'act' has no option 'min_denoise_steps'"),
+    (lambda: with_anytime(), "anytime task 'act_anytime' has no option 'min_denoise_steps'"),
+    (lambda: with_anytime(kind="float"), "option 'min_denoise_steps' of task 'act_anytime' is not an int from 1"),
+    (lambda: with_anytime(minimum=None), "option 'min_denoise_steps' of task 'act_anytime' is not an int from 1"),
+    (lambda: with_anytime("delay"), "anytime task 'act_anytime' differs from task 'act', expected the same inputs"),
     (lambda: declared(action_horizon=0), "has action_horizon 0, expected at least 1"),
     (lambda: declared(num_observations=0), "has num_observations 0, expected at least 1"),
     (lambda: declared(action=VectorSpec(0)), "has action size 0, expected at least 1"),

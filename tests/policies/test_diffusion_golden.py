@@ -53,7 +53,7 @@ def given_noise(policies: dict[str, Published], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(nodes_module, "drawn", given)
 
 
-def begun(code: Any, observations: list[Tensors], seed: int = 0) -> list[Tensors]:
+def begun(code: Any, observations: list[Tensors], seed: int = 0, steps: int = 1) -> list[Tensors]:
     """What the loop begins with, of several requests; all cameras of one network in one step."""
     cameras = [name.removeprefix("image_") for name in observations[0] if name.startswith("image_")]
     seen: list[Tensors] = [{} for _ in observations]
@@ -67,17 +67,17 @@ def begun(code: Any, observations: list[Tensors], seed: int = 0) -> list[Tensors
         for (index, camera, _), outputs in zip(mine, run(code["see"], [each[2] for each in mine]), strict=True):
             seen[index][f"features_{camera}"] = outputs["features"]
     inputs = [{"noise": None, **one, **features} for one, features in zip(observations, seen, strict=True)]
-    return run(code["begin"], [call("begin", one, seed=seed) for one in inputs])
+    return run(code["begin"], [call("begin", one, seed=seed, num_denoise_steps=steps) for one in inputs])
 
 
 def act(code: Any, observations: list[Tensors], steps: int, seed: int = 0) -> list[torch.Tensor]:
     """The walk for several requests at once, node by node."""
-    states = begun(code, observations, seed)
+    states = begun(code, observations, seed, steps)
     for index in range(steps):
-        calls = [call("denoise", one, (index,), seed, num_denoise_steps=steps) for one in states]
+        calls = [call("denoise", one, (index,), seed) for one in states]
         for state, outputs in zip(states, run(code["denoise"], calls), strict=True):
             state |= {"latent": outputs["denoised"], "denoised": outputs["denoised"]}
-    finished = run(code["finish"], [call("finish", one, num_denoise_steps=steps) for one in states])
+    finished = run(code["finish"], [call("finish", one) for one in states])
     assert [int(one["num_denoise_steps"]) for one in finished] == [steps] * len(finished)
     return [one["actions"] for one in finished]
 
@@ -103,11 +103,9 @@ def test_actions_are_those_of_the_published_code(policies: Any, codes: Any, case
 def test_requests_at_different_turns_share_a_step(policies: Any, codes: Any) -> None:
     """Of a chunk in 20 turns and one in 3, each gets the turn that is its own."""
     denoise = codes["ddpm"]["denoise"]
-    first, second = begun(codes["ddpm"], [policies["ddpm"].inputs(index) for index in (0, 1)])
-    calls = [
-        call("denoise", first, (7,), num_denoise_steps=20),
-        call("denoise", second, (1,), num_denoise_steps=3),
-    ]
+    inputs = policies["ddpm"].inputs
+    (first,), (second,) = (begun(codes["ddpm"], [inputs(index)], steps=steps) for index, steps in ((0, 20), (1, 3)))
+    calls = [call("denoise", first, (7,)), call("denoise", second, (1,))]
     for together, one in zip(run(denoise, calls), calls, strict=True):
         close(together["denoised"], run(denoise, [one])[0]["denoised"])
 

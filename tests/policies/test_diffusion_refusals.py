@@ -119,4 +119,4 @@ def test_actions_that_are_not_finite_reach_nobody(policy: Published, tmp_path: P
         declare("arm", str(small(policy).write(tmp_path)), {}), NodeResources(nodes=frozenset({"finish"}))
     )
     with pytest.raises(FailedPrecondition, match="the policy gives NaN or infinity"):
-        run(code["finish"], [call("finish", {"denoised": torch.full((8, 4), torch.nan)}, num_denoise_steps=3)])
+        run(code["finish"], [call("finish", {"denoised": torch.full((8, 4), torch.nan), "times": torch.zeros(3)})])

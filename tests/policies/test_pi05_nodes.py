@@ -70,6 +70,9 @@ class Spy(Engine):
     def batch_key(self, call: NodeCall) -> Any:
         return self._engine.batch_key(call)
 
+    def num_items(self, call: NodeCall) -> int:
+        return self._engine.num_items(call)
+
     def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
         return self._engine.run(self._look(calls))
 

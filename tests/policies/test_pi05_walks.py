@@ -66,7 +66,7 @@ def test_several_statistics_are_chosen_by_name(settings: dict[str, Any], tmp_pat
 def test_pi0_has_a_token_for_the_state(tmp_path: Path) -> None:
     graph = declare_pi0("pi0", "", tiny.pi0_settings(tmp_path)).graph
     assert [node.name for node in graph.nodes] == [
-        "prepare", "see", "prefill", "remember_state", "start", "denoise", "finish"
+        "prepare", "see", "prefill", "remember_state", "start", "pace", "denoise", "finish"
     ]  # fmt: skip
 
 
