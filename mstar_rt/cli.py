@@ -18,8 +18,9 @@ from mstar_rt import __version__
 from mstar_rt.config import load_deployment, log_level
 from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
+from mstar_rt.top.arguments import add_arguments
 
-BENCHMARKS = ("runtime", "rollout", "plan", "control", "window", "soak")
+BENCHMARKS = ("runtime", "rollout", "plan", "control", "mixed", "window", "jitter", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,6 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     graph.add_argument("--format", choices=("text", "mermaid", "svg"), default="text")
     graph.add_argument("--output", help="write to this file instead of printing")
     graph.set_defaults(run=_graph)
+
+    top = commands.add_parser("top", help="show sessions, rates, misses and ranks of a running server, live")
+    add_arguments(top)
+    top.set_defaults(run=_top)
+
+    trace = commands.add_parser("trace", help="write what all processes of a running server did lately, for Perfetto")
+    trace.add_argument("address", nargs="?", default="127.0.0.1:50051", help="host:port of a server")
+    trace.add_argument("--out", required=True, help="the file to write; open it on https://ui.perfetto.dev")
+    trace.add_argument("--last-s", type=float, help="only what ended within so many seconds")
+    trace.set_defaults(run=_trace)
 
     demo = commands.add_parser(
         "demo", help="simulated robots, driven by a served policy and by plans in a world model", add_help=False
@@ -159,6 +170,26 @@ def _declared(model: str, config_path: str | None) -> ServedModel:
     if model not in by_name:
         raise NotFound(f"{config_path} has no model {model!r}, {nearest(model, by_name)}")
     return declare_model(config, by_name[model])
+
+
+def _top(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.top.command import run
+
+    return run(args)
+
+
+def _trace(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.client import connect
+    from mstar_rt.trace_file import write_chrome_trace
+
+    with connect(args.address) as client:
+        trace = client.trace(args.last_s)
+    write_chrome_trace(args.out, trace.processes)
+    num_spans = sum(len(spans) for spans in trace.processes.values())
+    print(f"{args.out}: {num_spans} spans of {', '.join(trace.processes)}")
+    for process in trace.silent:
+        print(f"mstar-rt: {process} did not answer, it may be in a long step: ask again", file=sys.stderr)
+    return 0
 
 
 def _demo(_: argparse.Namespace, rest: list[str]) -> int:

@@ -1,51 +1,74 @@
-"""Spans of what a process did, written as a Chrome/Perfetto trace (JSON array format)."""
+"""Spans of what a process did, kept in a ring; `trace_file` writes those of all processes for Perfetto."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = tuple[str, str, int, int, Any, Any]
+"""Name, track, start_ns, end_ns, ids of the requests that it was done for (one text, or several), detail (a text, or
+values by name)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work: `start_ns` on the machine's monotonic clock, `track` the row it is drawn on."""
+    """One piece of work: times on the machine's monotonic clock, which its processes share; `track` is the row that it
+    is drawn on, `requests` are the ids of those that it was done for.
+    """
 
     name: str
     track: str
     start_ns: int
-    duration_ns: int
-    detail: str = ""
+    end_ns: int
+    requests: tuple[str, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
 
 
 class TraceRing:
     """The newest `capacity` spans; recording is one append, so that it may stay on in production."""
 
     def __init__(self, capacity: int = 4096) -> None:
-        self._records: deque[tuple[str, str, int, int, object]] = deque(maxlen=capacity)
+        self._rows: deque[Row] = deque(maxlen=capacity)
 
-    def record(self, name: str, track: str, start_ns: int, end_ns: int, detail: object = "") -> None:
-        """`detail` becomes text when the spans are asked for."""
-        self._records.append((name, track, start_ns, end_ns, detail))
+    def record(
+        self, name: str, track: str, start_ns: int, end_ns: int, requests: str | tuple[str, ...] = (), detail: Any = ""
+    ) -> None:
+        """`detail` is a text, or values by name; it must not change any more."""
+        self._rows.append((name, track, start_ns, end_ns, requests, detail))
 
     def spans(self) -> list[Span]:
-        return [Span(name, track, start, end - start, str(detail)) for name, track, start, end, detail in self._records]
+        return [span_of(row) for row in self._rows]
+
+    def encoded(self, since_ns: int = 0) -> bytes:
+        """Those that ended at `since_ns` or later as a JSON list of rows, oldest first."""
+        import msgspec  # processes that record have it; a client, which only reads spans, does without
+
+        rows = list(self._rows)
+        start = len(rows)
+        while start and rows[start - 1][3] >= since_ns:
+            start -= 1
+        return msgspec.json.encode(rows[start:])
 
 
-def write_chrome_trace(path: str | Path, spans: Iterable[Span]) -> None:
-    """Write spans so that chrome://tracing and ui.perfetto.dev open them; times are microseconds there."""
-    events = [
-        {
-            "name": span.name,
-            "ph": "X",
-            "pid": 1,
-            "tid": span.track,
-            "ts": span.start_ns / 1e3,
-            "dur": span.duration_ns / 1e3,
-            "args": {"detail": span.detail} if span.detail else {},
-        }
-        for span in spans
-    ]
-    Path(path).write_text(json.dumps(events))
+def span_of(row: Row) -> Span:
+    name, track, start_ns, end_ns, requests, detail = row
+    return Span(
+        name,
+        track,
+        start_ns,
+        end_ns,
+        (requests,) if isinstance(requests, str) else tuple(requests),
+        detail if isinstance(detail, Mapping) else {"detail": detail} if detail else {},
+    )
+
+
+def spans_of(rows: bytes | str) -> list[Span]:
+    """What `TraceRing.encoded` gave."""
+    return [span_of(row) for row in json.loads(rows)]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from pathlib import Path
 
 import pytest
 
 from mstar_rt.clock import ManualClock, deadline_ns_from_budget
 from mstar_rt.errors import ERRORS_BY_CODE, ConfigError, InvalidArgument, MstarError, nearest, sentence
 from mstar_rt.registry import load_declare, load_object
-from mstar_rt.trace import TraceRing, write_chrome_trace
 
 
 def test_codes_are_unique_and_complete() -> None:
@@ -53,18 +51,6 @@ def test_clock_moves_only_when_told() -> None:
         clock.advance_ns(-1)
     assert deadline_ns_from_budget(clock, 2.5) == 12 + 2_500_000
     assert deadline_ns_from_budget(clock, None) is None
-
-
-def test_traces_open_in_chrome(tmp_path: Path) -> None:
-    ring = TraceRing(capacity=2)
-    for index in range(3):
-        ring.record(f"s{index}", "worker/0", 1000 * index, 1000 * index + 500, detail="batch 2")
-    write_chrome_trace(tmp_path / "t.json", ring.spans())
-    events = json.loads((tmp_path / "t.json").read_text())
-    assert [event["name"] for event in events] == ["s1", "s2"]
-    assert events[0] == {
-        "name": "s1", "ph": "X", "pid": 1, "tid": "worker/0", "ts": 1.0, "dur": 0.5, "args": {"detail": "batch 2"},
-    }  # fmt: skip
 
 
 def test_a_sentence_is_short_text_whatever_it_quotes() -> None:

@@ -22,6 +22,7 @@ from mstar_rt.client.control.robot_schema import CameraSchema, PolicyInfo, Robot
 from mstar_rt.client.control.session import ControlSession
 from mstar_rt.client.results import (
     Encoding,
+    Histogram,
     LoopTime,
     ModelDescription,
     ModelInfo,
@@ -33,8 +34,10 @@ from mstar_rt.client.results import (
     RolloutDone,
     RolloutStep,
     RuntimeStats,
+    RuntimeTrace,
     ServerInfo,
     SessionEvent,
+    SessionInfo,
     TaskDone,
     TaskInfo,
     TaskOutput,
@@ -42,6 +45,7 @@ from mstar_rt.client.results import (
     Timing,
     WalkInfo,
 )
+from mstar_rt.freed_memory import keep_freed_memory
 
 __all__ = [
     "ActionChunk",
@@ -58,6 +62,7 @@ __all__ = [
     "ControlStats",
     "DelayEstimate",
     "Encoding",
+    "Histogram",
     "LoopTime",
     "ModelDescription",
     "ModelInfo",
@@ -74,8 +79,10 @@ __all__ = [
     "RolloutStep",
     "RolloutStream",
     "RuntimeStats",
+    "RuntimeTrace",
     "ServerInfo",
     "SessionEvent",
+    "SessionInfo",
     "TaskDone",
     "TaskInfo",
     "TaskOutput",
@@ -88,4 +95,5 @@ __all__ = [
     "WorldModelSession",
     "connect",
     "connect_async",
+    "keep_freed_memory",
 ]

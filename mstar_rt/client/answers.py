@@ -10,6 +10,7 @@ from mstar_rt.client import results
 from mstar_rt.client.control.robot_schema import policy_info
 from mstar_rt.protos import request_pb2, runtime_pb2, task_pb2, tensor_pb2, world_model_pb2
 from mstar_rt.protos.arrays import array_from_tensor, dtype_name
+from mstar_rt.trace import spans_of
 
 
 def encoding(answer: world_model_pb2.EncodeResponse) -> results.Encoding:
@@ -81,7 +82,17 @@ def task_done(done: task_pb2.TaskDone) -> results.TaskDone:
 def timing(wire: request_pb2.Timing) -> results.Timing:
     nodes = {n.name: results.NodeTime(n.num_steps, n.queue_us, n.run_us, n.batched_with) for n in wire.nodes}
     loops = {loop.name: results.LoopTime(loop.num_iterations, loop.run_us) for loop in wire.loops}
-    return results.Timing(wire.decode_us, wire.queue_us, nodes, loops, wire.runtime_us, wire.encode_us, wire.total_us)
+    return results.Timing(
+        decode_us=wire.decode_us,
+        queue_us=wire.queue_us,
+        nodes=nodes,
+        loops=loops,
+        runtime_us=wire.runtime_us,
+        encode_us=wire.encode_us,
+        total_us=wire.total_us,
+        transport_us=wire.transport_us,
+        run_us=wire.run_us,
+    )
 
 
 def model_info(wire: runtime_pb2.ModelSummary) -> results.ModelInfo:
@@ -111,7 +122,40 @@ def server_info(wire: runtime_pb2.ServerInfoResponse) -> results.ServerInfo:
 
 
 def runtime_stats(wire: runtime_pb2.StatsResponse) -> results.RuntimeStats:
-    return results.RuntimeStats({name: dict(p.values) for name, p in wire.processes.items()}, tuple(wire.silent))
+    values = {process: dict(stats.values) for process, stats in wire.processes.items()}
+    histograms = {
+        process: {name: _histogram(histogram) for name, histogram in stats.histograms.items()}
+        for process, stats in wire.processes.items()
+    }
+    return results.RuntimeStats(values, tuple(wire.silent), histograms)
+
+
+def _histogram(wire: runtime_pb2.Histogram) -> results.Histogram:
+    return results.Histogram(tuple(wire.bounds), tuple(wire.counts), wire.total)
+
+
+def session_info(wire: runtime_pb2.SessionInfo) -> results.SessionInfo:
+    return results.SessionInfo(
+        session_id=wire.session_id,
+        kind=wire.kind,
+        model=wire.model,
+        client=wire.client,
+        age_s=wire.age_s,
+        asked_hz=wire.asked_hz,
+        budget_ms=wire.budget_ms,
+        answered_hz=wire.answered_hz,
+        p50_ms=wire.p50_ms if wire.HasField("p50_ms") else None,
+        p99_ms=wire.p99_ms if wire.HasField("p99_ms") else None,
+        num_answered=wire.num_answered,
+        num_missed=wire.num_missed,
+        dropped=dict(wire.dropped),
+        last=timing(wire.last) if wire.HasField("last") else None,
+    )
+
+
+def runtime_trace(wire: runtime_pb2.TraceResponse) -> results.RuntimeTrace:
+    processes = {each.process: tuple(spans_of(each.rows)) for each in wire.processes}
+    return results.RuntimeTrace(processes, tuple(wire.silent))
 
 
 def _task(wire: runtime_pb2.TaskSchema) -> results.TaskInfo:

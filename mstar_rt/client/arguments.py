@@ -42,10 +42,10 @@ def timeout_s(value: object) -> float | None:
     return None if value is None else waiting_s(value)
 
 
-def waiting_s(value: object) -> float:
+def waiting_s(value: object, name: str = "timeout_s") -> float:
     """Raises:  InvalidArgument: not a number from 0 to 1e6."""
     if not _is_number(value) or not 0 <= value <= MAX_TIMEOUT_S:  # type: ignore[operator]
-        raise InvalidArgument(f"timeout_s is {value!r}, expected a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}")
+        raise InvalidArgument(f"{name} is {value!r}, expected a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}")
     return float(value)  # type: ignore[arg-type]
 
 

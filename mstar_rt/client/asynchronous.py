@@ -242,6 +242,17 @@ class AsyncClient(OpensControl[AsyncControlSession]):
         with translated(self.address):
             return answers.runtime_stats(await self._connection.runtime.Stats(runtime_pb2.StatsRequest()))
 
+    async def sessions(self) -> list[results.SessionInfo]:
+        """See `blocking.Client.sessions`."""
+        with translated(self.address):
+            response = await self._connection.runtime.Sessions(runtime_pb2.SessionsRequest())
+        return [answers.session_info(session) for session in response.sessions]
+
+    async def trace(self, last_s: float | None = None) -> results.RuntimeTrace:
+        """See `blocking.Client.trace`."""
+        with translated(self.address):
+            return answers.runtime_trace(await self._connection.runtime.Trace(requests.trace(last_s)))
+
     async def drain(self) -> int:
         with translated(self.address):
             return int((await self._connection.runtime.Drain(runtime_pb2.DrainRequest())).num_running)

@@ -250,6 +250,17 @@ class Client(OpensControl[ControlSession]):
         with translated(self.address):
             return answers.runtime_stats(self._connection.runtime.Stats(runtime_pb2.StatsRequest()))
 
+    def sessions(self) -> list[results.SessionInfo]:
+        """The sessions that are open, in the order in which they were opened, and how they are served."""
+        with translated(self.address):
+            response = self._connection.runtime.Sessions(runtime_pb2.SessionsRequest())
+        return [answers.session_info(session) for session in response.sessions]
+
+    def trace(self, last_s: float | None = None) -> results.RuntimeTrace:
+        """What all processes did in the last seconds, or as far back as they know (a few thousand steps each)."""
+        with translated(self.address):
+            return answers.runtime_trace(self._connection.runtime.Trace(requests.trace(last_s)))
+
     def drain(self) -> int:
         """The server takes nothing new from now on; returns how many requests still run."""
         with translated(self.address):

@@ -108,3 +108,7 @@ def describe(model: str, walk: str | None) -> runtime_pb2.DescribeModelRequest:
     return runtime_pb2.DescribeModelRequest(
         model=arguments.text("model", model), walk=None if walk is None else arguments.text("walk", walk)
     )
+
+
+def trace(last_s: float | None) -> runtime_pb2.TraceRequest:
+    return runtime_pb2.TraceRequest(last_s=None if last_s is None else arguments.waiting_s(last_s, "last_s"))

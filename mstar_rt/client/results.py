@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mstar_rt.client.control.robot_schema import PolicyInfo
+from mstar_rt.trace import Span
 
 OptionValue = bool | int | float | str | tuple[float, ...]
 
@@ -32,8 +33,11 @@ class LoopTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where the server spent the time, in microseconds. Network time is what the caller measures minus
-    `total_us`.
+    """Where the server spent the time, in microseconds.
+
+    `total_us` is `decode_us`, `queue_us` (something could run and nothing of this request did), `run_us` (steps with
+    something of it ran), `transport_us` (messages between processes and what they do around steps), `encode_us`, and
+    what is not accounted for: the server's own turns. Network time is not in it, see `network_us`.
     """
 
     decode_us: float
@@ -43,6 +47,18 @@ class Timing:
     runtime_us: float
     encode_us: float
     total_us: float
+    transport_us: float = 0.0
+    run_us: float = 0.0
+
+    @property
+    def unaccounted_us(self) -> float:
+        """Less than 0 where parts overlap: answers encoded while the request went on, ranks side by side."""
+        parts_us = self.decode_us + self.queue_us + self.run_us + self.transport_us + self.encode_us
+        return self.total_us - parts_us
+
+    def network_us(self, elapsed_s: float) -> float:
+        """What a call that took the caller `elapsed_s` spent outside the server: the network, and both ends' gRPC."""
+        return elapsed_s * 1e6 - self.total_us
 
 
 @dataclass(frozen=True)
@@ -243,8 +259,55 @@ class ServerInfo:
 
 
 @dataclass(frozen=True)
+class Histogram:
+    """`counts[i]` values were at most `bounds[i]` and over the bound before; the last of `counts` over all bounds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def num_values(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(frozen=True)
 class RuntimeStats:
-    """Counters and gauges by process, then by name; `silent` processes did not answer in time."""
+    """Counters and gauges, and histograms (times in microseconds), by process, then by name; `silent` processes did not
+    answer in time."""
 
     processes: Mapping[str, Mapping[str, float]]
+    silent: tuple[str, ...]
+    histograms: Mapping[str, Mapping[str, Histogram]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """An open session. `kind`: "control", "world_model" or "tasks". `asked_hz` and `budget_ms` are 0 where it does not
+    say. `answered_hz` is of the last ten seconds, `p50_ms` and `p99_ms` are of up to the last 512 answers (None before
+    the first one), from arrival to answer at the server; counts are since it was opened. `missed` were answered after
+    their deadline, or not at all for it; `dropped` not answered, by reason.
+    """
+
+    session_id: str
+    kind: str
+    model: str
+    client: str
+    age_s: float
+    asked_hz: float
+    budget_ms: float
+    answered_hz: float
+    p50_ms: float | None
+    p99_ms: float | None
+    num_answered: int
+    num_missed: int
+    dropped: Mapping[str, int]
+    last: Timing | None
+
+
+@dataclass(frozen=True)
+class RuntimeTrace:
+    """What the processes did lately, oldest first; `silent` ones did not answer in time."""
+
+    processes: Mapping[str, tuple[Span, ...]]
     silent: tuple[str, ...]

@@ -40,7 +40,7 @@ class ControlResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ControlOpened, _Mapping]] = ..., chunk: _Optional[_Union[ActionChunk, _Mapping]] = ..., event: _Optional[_Union[ControlEvent, _Mapping]] = ..., closed: _Optional[_Union[ControlClosed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class OpenControl(_message.Message):
-    __slots__ = ("model", "instruction", "control_hz", "replan_every", "schema", "chunking", "budget_ms", "num_denoise_steps", "seed", "anytime", "epoch", "shared_memory", "model_options")
+    __slots__ = ("model", "instruction", "control_hz", "replan_every", "schema", "chunking", "budget_ms", "num_denoise_steps", "seed", "anytime", "epoch", "shared_memory", "model_options", "takes_over")
     class ModelOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class OpenControl(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     MODEL_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     model: str
     instruction: str
     control_hz: float
@@ -74,7 +75,8 @@ class OpenControl(_message.Message):
     epoch: int
     shared_memory: SharedMemoryOffer
     model_options: _containers.MessageMap[str, _request_pb2.OptionValue]
-    def __init__(self, model: _Optional[str] = ..., instruction: _Optional[str] = ..., control_hz: _Optional[float] = ..., replan_every: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., chunking: _Optional[_Union[RealTimeChunking, _Mapping]] = ..., budget_ms: _Optional[float] = ..., num_denoise_steps: _Optional[int] = ..., seed: _Optional[int] = ..., anytime: _Optional[bool] = ..., epoch: _Optional[int] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., model_options: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ...) -> None: ...
+    takes_over: str
+    def __init__(self, model: _Optional[str] = ..., instruction: _Optional[str] = ..., control_hz: _Optional[float] = ..., replan_every: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., chunking: _Optional[_Union[RealTimeChunking, _Mapping]] = ..., budget_ms: _Optional[float] = ..., num_denoise_steps: _Optional[int] = ..., seed: _Optional[int] = ..., anytime: _Optional[bool] = ..., epoch: _Optional[int] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., model_options: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., takes_over: _Optional[str] = ...) -> None: ...
 
 class RobotSchema(_message.Message):
     __slots__ = ("cameras", "state", "action", "normalization")
@@ -111,7 +113,7 @@ class VectorSchema(_message.Message):
     def __init__(self, size: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., units: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PolicySchema(_message.Message):
-    __slots__ = ("schema", "action_horizon", "takes_instruction", "num_observations", "normalizations", "chunking", "max_prefix_delay")
+    __slots__ = ("schema", "action_horizon", "takes_instruction", "num_observations", "normalizations", "chunking", "max_prefix_delay", "anytime")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ACTION_HORIZON_FIELD_NUMBER: _ClassVar[int]
     TAKES_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +121,7 @@ class PolicySchema(_message.Message):
     NORMALIZATIONS_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
     MAX_PREFIX_DELAY_FIELD_NUMBER: _ClassVar[int]
+    ANYTIME_FIELD_NUMBER: _ClassVar[int]
     schema: RobotSchema
     action_horizon: int
     takes_instruction: bool
@@ -126,7 +129,8 @@ class PolicySchema(_message.Message):
     normalizations: _containers.RepeatedScalarFieldContainer[str]
     chunking: _containers.RepeatedScalarFieldContainer[RealTimeChunking.Mode]
     max_prefix_delay: int
-    def __init__(self, schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., action_horizon: _Optional[int] = ..., takes_instruction: _Optional[bool] = ..., num_observations: _Optional[int] = ..., normalizations: _Optional[_Iterable[str]] = ..., chunking: _Optional[_Iterable[_Union[RealTimeChunking.Mode, str]]] = ..., max_prefix_delay: _Optional[int] = ...) -> None: ...
+    anytime: bool
+    def __init__(self, schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., action_horizon: _Optional[int] = ..., takes_instruction: _Optional[bool] = ..., num_observations: _Optional[int] = ..., normalizations: _Optional[_Iterable[str]] = ..., chunking: _Optional[_Iterable[_Union[RealTimeChunking.Mode, str]]] = ..., max_prefix_delay: _Optional[int] = ..., anytime: _Optional[bool] = ...) -> None: ...
 
 class RealTimeChunking(_message.Message):
     __slots__ = ("mode", "schedule", "max_guidance_weight", "prefix_attention_horizon", "delay", "ensemble_decay")

@@ -47,8 +47,10 @@ class RobotServicer:
     def Control(self, request_iterator, context):
         """One stream per robot. The first message must be `open`; the server answers `opened`, or ends the stream with
         FAILED_PRECONDITION and the list of differences if the robot's schema does not fit the policy's. Then any number of
-        observations, in any rhythm: newest observation wins (one slot, overwritten, never queued). No rate is refused: a server
-        that is too slow drops observations and says so.
+        observations, in any rhythm: newest observation wins (one slot, overwritten, never queued). A session is admitted if every
+        worker has the time for control_hz / replan_every chunks per second beside the other sessions; else the stream ends with
+        RESOURCE_EXHAUSTED, the numbers and the rate that would fit. Observations beyond that rate (by more than a few at once)
+        are served after those of others, and their chunks have the flag "over_rate".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mstar/v1/request.proto\x12\x08mstar.v1\"b\n\x0eRequestOptions\x12\x16\n\tbudget_ms\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12*\n\x0b\x63riticality\x18\x02 \x01(\x0e\x32\x15.mstar.v1.CriticalityB\x0c\n\n_budget_ms\"\x83\x01\n\x0bOptionValue\x12\x0e\n\x04\x66lag\x18\x01 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x10\n\x06number\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12\'\n\x07numbers\x18\x05 \x01(\x0b\x32\x14.mstar.v1.NumberListH\x00\x42\x06\n\x04kind\"\x1c\n\nNumberList\x12\x0e\n\x06values\x18\x01 \x03(\x01\"\xb0\x01\n\x06Timing\x12\x11\n\tdecode_us\x18\x01 \x01(\x01\x12\x10\n\x08queue_us\x18\x02 \x01(\x01\x12#\n\x05nodes\x18\x03 \x03(\x0b\x32\x14.mstar.v1.NodeTiming\x12#\n\x05loops\x18\x04 \x03(\x0b\x32\x14.mstar.v1.LoopTiming\x12\x12\n\nruntime_us\x18\x05 \x01(\x01\x12\x11\n\tencode_us\x18\x06 \x01(\x01\x12\x10\n\x08total_us\x18\x07 \x01(\x01\"e\n\nNodeTiming\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x10\n\x08queue_us\x18\x03 \x01(\x01\x12\x0e\n\x06run_us\x18\x04 \x01(\x01\x12\x14\n\x0c\x62\x61tched_with\x18\x05 \x01(\r\"B\n\nLoopTiming\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_iterations\x18\x02 \x01(\r\x12\x0e\n\x06run_us\x18\x03 \x01(\x01\"\x83\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_retry_after_ms*y\n\x0b\x43riticality\x12\x1b\n\x17\x43RITICALITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43RITICALITY_CONTROL\x10\x01\x12\x18\n\x14\x43RITICALITY_PLANNING\x10\x02\x12\x1a\n\x16\x43RITICALITY_GENERATION\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mstar/v1/request.proto\x12\x08mstar.v1\"b\n\x0eRequestOptions\x12\x16\n\tbudget_ms\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12*\n\x0b\x63riticality\x18\x02 \x01(\x0e\x32\x15.mstar.v1.CriticalityB\x0c\n\n_budget_ms\"\x83\x01\n\x0bOptionValue\x12\x0e\n\x04\x66lag\x18\x01 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x10\n\x06number\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12\'\n\x07numbers\x18\x05 \x01(\x0b\x32\x14.mstar.v1.NumberListH\x00\x42\x06\n\x04kind\"\x1c\n\nNumberList\x12\x0e\n\x06values\x18\x01 \x03(\x01\"\xd6\x01\n\x06Timing\x12\x11\n\tdecode_us\x18\x01 \x01(\x01\x12\x10\n\x08queue_us\x18\x02 \x01(\x01\x12#\n\x05nodes\x18\x03 \x03(\x0b\x32\x14.mstar.v1.NodeTiming\x12#\n\x05loops\x18\x04 \x03(\x0b\x32\x14.mstar.v1.LoopTiming\x12\x12\n\nruntime_us\x18\x05 \x01(\x01\x12\x11\n\tencode_us\x18\x06 \x01(\x01\x12\x10\n\x08total_us\x18\x07 \x01(\x01\x12\x14\n\x0ctransport_us\x18\x08 \x01(\x01\x12\x0e\n\x06run_us\x18\t \x01(\x01\"e\n\nNodeTiming\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x10\n\x08queue_us\x18\x03 \x01(\x01\x12\x0e\n\x06run_us\x18\x04 \x01(\x01\x12\x14\n\x0c\x62\x61tched_with\x18\x05 \x01(\r\"B\n\nLoopTiming\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_iterations\x18\x02 \x01(\r\x12\x0e\n\x06run_us\x18\x03 \x01(\x01\"\x83\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_retry_after_ms*y\n\x0b\x43riticality\x12\x1b\n\x17\x43RITICALITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43RITICALITY_CONTROL\x10\x01\x12\x18\n\x14\x43RITICALITY_PLANNING\x10\x02\x12\x1a\n\x16\x43RITICALITY_GENERATION\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mstar.v1.request_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CRITICALITY']._serialized_start=784
-  _globals['_CRITICALITY']._serialized_end=905
+  _globals['_CRITICALITY']._serialized_start=822
+  _globals['_CRITICALITY']._serialized_end=943
   _globals['_REQUESTOPTIONS']._serialized_start=36
   _globals['_REQUESTOPTIONS']._serialized_end=134
   _globals['_OPTIONVALUE']._serialized_start=137
@@ -40,11 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NUMBERLIST']._serialized_start=270
   _globals['_NUMBERLIST']._serialized_end=298
   _globals['_TIMING']._serialized_start=301
-  _globals['_TIMING']._serialized_end=477
-  _globals['_NODETIMING']._serialized_start=479
-  _globals['_NODETIMING']._serialized_end=580
-  _globals['_LOOPTIMING']._serialized_start=582
-  _globals['_LOOPTIMING']._serialized_end=648
-  _globals['_ERRORDETAIL']._serialized_start=651
-  _globals['_ERRORDETAIL']._serialized_end=782
+  _globals['_TIMING']._serialized_end=515
+  _globals['_NODETIMING']._serialized_start=517
+  _globals['_NODETIMING']._serialized_end=618
+  _globals['_LOOPTIMING']._serialized_start=620
+  _globals['_LOOPTIMING']._serialized_end=686
+  _globals['_ERRORDETAIL']._serialized_start=689
+  _globals['_ERRORDETAIL']._serialized_end=820
 # @@protoc_insertion_point(module_scope)

@@ -47,7 +47,7 @@ class NumberList(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Timing(_message.Message):
-    __slots__ = ("decode_us", "queue_us", "nodes", "loops", "runtime_us", "encode_us", "total_us")
+    __slots__ = ("decode_us", "queue_us", "nodes", "loops", "runtime_us", "encode_us", "total_us", "transport_us", "run_us")
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class Timing(_message.Message):
     RUNTIME_US_FIELD_NUMBER: _ClassVar[int]
     ENCODE_US_FIELD_NUMBER: _ClassVar[int]
     TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_US_FIELD_NUMBER: _ClassVar[int]
+    RUN_US_FIELD_NUMBER: _ClassVar[int]
     decode_us: float
     queue_us: float
     nodes: _containers.RepeatedCompositeFieldContainer[NodeTiming]
@@ -62,7 +64,9 @@ class Timing(_message.Message):
     runtime_us: float
     encode_us: float
     total_us: float
-    def __init__(self, decode_us: _Optional[float] = ..., queue_us: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeTiming, _Mapping]]] = ..., loops: _Optional[_Iterable[_Union[LoopTiming, _Mapping]]] = ..., runtime_us: _Optional[float] = ..., encode_us: _Optional[float] = ..., total_us: _Optional[float] = ...) -> None: ...
+    transport_us: float
+    run_us: float
+    def __init__(self, decode_us: _Optional[float] = ..., queue_us: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeTiming, _Mapping]]] = ..., loops: _Optional[_Iterable[_Union[LoopTiming, _Mapping]]] = ..., runtime_us: _Optional[float] = ..., encode_us: _Optional[float] = ..., total_us: _Optional[float] = ..., transport_us: _Optional[float] = ..., run_us: _Optional[float] = ...) -> None: ...
 
 class NodeTiming(_message.Message):
     __slots__ = ("name", "num_steps", "queue_us", "run_us", "batched_with")

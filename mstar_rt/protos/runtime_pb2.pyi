@@ -184,7 +184,7 @@ class StatsResponse(_message.Message):
     def __init__(self, processes: _Optional[_Mapping[str, ProcessStats]] = ..., silent: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessStats(_message.Message):
-    __slots__ = ("values",)
+    __slots__ = ("values", "histograms")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -192,9 +192,99 @@ class ProcessStats(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class HistogramsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Histogram
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Histogram, _Mapping]] = ...) -> None: ...
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     values: _containers.ScalarMap[str, float]
-    def __init__(self, values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    histograms: _containers.MessageMap[str, Histogram]
+    def __init__(self, values: _Optional[_Mapping[str, float]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ...) -> None: ...
+
+class Histogram(_message.Message):
+    __slots__ = ("bounds", "counts", "total")
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total: float
+    def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., total: _Optional[float] = ...) -> None: ...
+
+class SessionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionsResponse(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    def __init__(self, sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ...) -> None: ...
+
+class SessionInfo(_message.Message):
+    __slots__ = ("session_id", "kind", "model", "client", "age_s", "asked_hz", "budget_ms", "answered_hz", "p50_ms", "p99_ms", "num_answered", "num_missed", "dropped", "last")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    ASKED_HZ_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_HZ_FIELD_NUMBER: _ClassVar[int]
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P99_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    NUM_MISSED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kind: str
+    model: str
+    client: str
+    age_s: float
+    asked_hz: float
+    budget_ms: float
+    answered_hz: float
+    p50_ms: float
+    p99_ms: float
+    num_answered: int
+    num_missed: int
+    dropped: _containers.ScalarMap[str, int]
+    last: _request_pb2.Timing
+    def __init__(self, session_id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., client: _Optional[str] = ..., age_s: _Optional[float] = ..., asked_hz: _Optional[float] = ..., budget_ms: _Optional[float] = ..., answered_hz: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., num_answered: _Optional[int] = ..., num_missed: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., last: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("last_s",)
+    LAST_S_FIELD_NUMBER: _ClassVar[int]
+    last_s: float
+    def __init__(self, last_s: _Optional[float] = ...) -> None: ...
+
+class TraceResponse(_message.Message):
+    __slots__ = ("processes", "silent")
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessTrace]
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., silent: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProcessTrace(_message.Message):
+    __slots__ = ("process", "rows")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    process: str
+    rows: bytes
+    def __init__(self, process: _Optional[str] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ()

@@ -54,6 +54,16 @@ class RuntimeStub:
                 request_serializer=mstar_dot_v1_dot_runtime__pb2.StatsRequest.SerializeToString,
                 response_deserializer=mstar_dot_v1_dot_runtime__pb2.StatsResponse.FromString,
                 _registered_method=True)
+        self.Sessions = channel.unary_unary(
+                '/mstar.v1.Runtime/Sessions',
+                request_serializer=mstar_dot_v1_dot_runtime__pb2.SessionsRequest.SerializeToString,
+                response_deserializer=mstar_dot_v1_dot_runtime__pb2.SessionsResponse.FromString,
+                _registered_method=True)
+        self.Trace = channel.unary_unary(
+                '/mstar.v1.Runtime/Trace',
+                request_serializer=mstar_dot_v1_dot_runtime__pb2.TraceRequest.SerializeToString,
+                response_deserializer=mstar_dot_v1_dot_runtime__pb2.TraceResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/mstar.v1.Runtime/Drain',
                 request_serializer=mstar_dot_v1_dot_runtime__pb2.DrainRequest.SerializeToString,
@@ -84,7 +94,21 @@ class RuntimeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Stats(self, request, context):
-        """Counters and gauges of all processes.
+        """Counters, gauges and histograms of all processes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Sessions(self, request, context):
+        """The sessions that are open, and how they are served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Trace(self, request, context):
+        """What all processes did lately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,6 +143,16 @@ def add_RuntimeServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=mstar_dot_v1_dot_runtime__pb2.StatsRequest.FromString,
                     response_serializer=mstar_dot_v1_dot_runtime__pb2.StatsResponse.SerializeToString,
+            ),
+            'Sessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sessions,
+                    request_deserializer=mstar_dot_v1_dot_runtime__pb2.SessionsRequest.FromString,
+                    response_serializer=mstar_dot_v1_dot_runtime__pb2.SessionsResponse.SerializeToString,
+            ),
+            'Trace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=mstar_dot_v1_dot_runtime__pb2.TraceRequest.FromString,
+                    response_serializer=mstar_dot_v1_dot_runtime__pb2.TraceResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -234,6 +268,60 @@ class Runtime:
             '/mstar.v1.Runtime/Stats',
             mstar_dot_v1_dot_runtime__pb2.StatsRequest.SerializeToString,
             mstar_dot_v1_dot_runtime__pb2.StatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mstar.v1.Runtime/Sessions',
+            mstar_dot_v1_dot_runtime__pb2.SessionsRequest.SerializeToString,
+            mstar_dot_v1_dot_runtime__pb2.SessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mstar.v1.Runtime/Trace',
+            mstar_dot_v1_dot_runtime__pb2.TraceRequest.SerializeToString,
+            mstar_dot_v1_dot_runtime__pb2.TraceResponse.FromString,
             options,
             channel_credentials,
             insecure,

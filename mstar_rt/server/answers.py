@@ -38,7 +38,7 @@ async def encode_answer(stream: RequestStream, timer: CallTimer) -> bytes:
     with timer.encoding():
         latents = _parts(emissions["latents"])
     finished = _finished(stream)
-    answer = wire.EncodeResponse(request_id=stream.request_id, timing=timer.timing(finished), flags=finished.flags)
+    answer = wire.EncodeResponse(request_id=stream.request_id, timing=timer.timing(stream), flags=finished.flags)
     return b"".join(with_field(answer, "latents", latents))
 
 
@@ -49,7 +49,7 @@ async def observed_answer(stream: RequestStream, timer: CallTimer) -> wire.Obser
     finished = _finished(stream)
     return wire.Observed(
         decode_us=timer.decode_us,
-        timing=timer.timing(finished),
+        timing=timer.timing(stream),
         num_frames=0 if num_frames is None else int(_numbers(num_frames)[0]),
         flags=finished.flags,
         request_id=stream.request_id,
@@ -77,7 +77,7 @@ async def rollout_answers(
     answer = new()
     answer.done.CopyFrom(
         wire.RolloutDone(
-            request_id=stream.request_id, num_steps=num_steps, timing=timer.timing(finished), flags=finished.flags
+            request_id=stream.request_id, num_steps=num_steps, timing=timer.timing(stream), flags=finished.flags
         )
     )
     yield answer
@@ -121,7 +121,7 @@ async def plan_answers(
     answer.plan.request_id = stream.request_id
     answer.plan.num_iterations = 0 if NOT_SEARCHED in finished.flags else last.iteration + 1
     answer.plan.flags.extend(finished.flags)
-    answer.plan.timing.CopyFrom(timer.timing(finished))
+    answer.plan.timing.CopyFrom(timer.timing(stream))
     yield answer
 
 

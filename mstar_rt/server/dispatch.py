@@ -21,7 +21,6 @@ from mstar_rt.message import (
     EmittedGroup,
     Finished,
     Message,
-    ParamField,
     PeerGone,
     Release,
     RequestFailed,
@@ -29,15 +28,17 @@ from mstar_rt.message import (
     SessionOpened,
     Stats,
     Submit,
+    Trace,
     Warmed,
     WarmUp,
 )  # fmt: skip
 from mstar_rt.model import ParamValue
 from mstar_rt.server.answer_watch import ANSWER_GRACE_S, AnswerWatch
 from mstar_rt.server.availability import Availability, draining
+from mstar_rt.server.metrics import ServerMeters
 from mstar_rt.server.request_stream import Emission, RequestStream
-from mstar_rt.server.sessions import Sessions
-from mstar_rt.server.stats import StatsCollector
+from mstar_rt.server.sessions import ControlRate, Sessions, param_fields
+from mstar_rt.server.stats import Collected, Questions
 from mstar_rt.server.tensor_port import Readers, TensorPort
 from mstar_rt.server.unread_watch import UnreadWatch
 from mstar_rt.transport.endpoint import ControlEndpoint, Envelope
@@ -59,8 +60,8 @@ class Dispatcher:
 
     `workers_of` names the workers of each model, `readers(model, task)` those that may read each input of a
     task. Deadlines are on `clock`; a request that has no end `answer_grace_s` after its deadline fails, and so
-    does one of whose answer more than `max_unread_bytes` wait to be read (see UnreadWatch). `counters` are shown with
-    the server's own statistics.
+    does one of whose answer more than `max_unread_bytes` wait to be read (see UnreadWatch). `meters` count what the
+    server's own statistics show.
     """
 
     def __init__(
@@ -77,15 +78,17 @@ class Dispatcher:
         self._tensors = TensorPort(plane)
         self._readers = readers
         self._unread = UnreadWatch(max_unread_bytes, self._give_up)
-        self._watch = AnswerWatch(clock or MonotonicClock(), answer_grace_s, self._give_up)
+        self._clock = clock or MonotonicClock()
+        self._watch = AnswerWatch(self._clock, answer_grace_s, self._give_up)
         self._streams: dict[str, RequestStream] = {}
         self._abandoned: dict[str, RequestStream] = {}
         self._attended: set[RequestStream] = set()
         self._one_left = asyncio.Event()
         self._sessions = Sessions(self._tell_conductor)
         self._num_submitted = 0
-        self.stats = StatsCollector(endpoint, [CONDUCTOR, *sorted({w for group in workers_of.values() for w in group})])
-        self.counters: dict[str, float] = {}
+        workers = sorted({worker for group in workers_of.values() for worker in group})
+        self._questions = Questions(endpoint, CONDUCTOR, workers)
+        self.meters = ServerMeters(self._clock)
         self.availability = Availability(workers_of)
         self.on_warm_up: Callable[[WarmUp], None] | None = None
 
@@ -103,34 +106,40 @@ class Dispatcher:
         session_id: str | None = None,
         deadline_ns: int | None = None,
         warmup_on: Sequence[int] | None = None,
+        is_cold: bool = False,
+        client: str = "",
     ) -> RequestStream:
         """Start one request, already validated. The caller iterates over the stream, inside `async with`.
 
-        `warmup_on`: run it on these ranks of the model's replica groups, although they may not serve yet.
+        `warmup_on`: run it on these ranks of the model's replica groups, although they may not serve yet. `is_cold`:
+        its times are those of a first run. `client`: see Submit.
 
         Raises:  Unavailable: the model is not serving.  SharedMemoryExhausted: no room for the inputs.
         """
         self.availability.check(model, warmup_on is not None)
         readers = self._readers(model, task)
         refs = self._tensors.put_all(tensors, readers)
-        stream = RequestStream(request_id, model, refs, readers, self._leave)
+        stream = RequestStream(request_id, model, refs, readers, self._leave, task, criticality)
         submit = Submit(
             request_id=request_id,
             model=model,
             task=task,
             inputs=refs,
-            params={name: _param_field(value) for name, value in params.items()},
+            params=param_fields(params),
             session_id=session_id,
             deadline_ns=deadline_ns,
             criticality=criticality,
             reply_to=self._endpoint.address,
             warmup_on=None if warmup_on is None else list(warmup_on),
+            is_cold=is_cold,
+            client=client,
         )
         try:
             self._endpoint.send(CONDUCTOR, submit)
         except MstarError:
             self._tensors.withdraw(refs, readers)
             raise
+        stream.submitted_ns, stream.is_warmup = self._clock.now_ns(), warmup_on is not None
         self._streams[request_id] = stream
         self._attended.add(stream)
         self._num_submitted += 1
@@ -160,14 +169,17 @@ class Dispatcher:
 
     # ---- sessions
 
-    async def open_session(self, model: str, warmup: bool = False) -> str:
-        """A session id under which the runtime keeps what walks persist, until `close_session`.
+    async def open_session(
+        self, model: str, warmup: bool = False, client: str = "", control: ControlRate | None = None
+    ) -> str:
+        """A session id under which the runtime keeps what walks persist, until `close_session`. `client` is the
+        connection that it counts for. `control`: a robot's session, which is let in only if there is time for it.
 
         Raises:  Unavailable, ResourceExhausted or what else the conductor answers.
         """
         self.availability.check(model, warmup)
         session_id = new_id("s")
-        await self._sessions.open(session_id, model)
+        await self._sessions.open(session_id, model, client, control)
         return session_id
 
     def close_session(self, session_id: str) -> None:
@@ -206,16 +218,25 @@ class Dispatcher:
         """Tell the conductor how the warm-up that it asked for went."""
         self._tell_conductor(Warmed(model, generation, reason))
 
-    async def collect_stats(self) -> tuple[dict[str, dict[str, float]], list[str]]:
-        """Values by process and name, and the processes that did not answer in time."""
-        values, silent = await self.stats.ask()
+    async def collect_stats(self) -> Collected:
+        """Of all processes."""
+        stats = await self._questions.stats()
         own = {
             "requests_running": float(self.num_running),
             "requests_submitted": float(self._num_submitted),
             "sessions": float(self.num_sessions),
             "bytes_held": float(self._tensors.num_held_bytes),
         }
-        return {**values, self._endpoint.address: own | self.counters}, silent
+        stats.values[self._endpoint.address] = own | self.meters.values()
+        stats.histograms[self._endpoint.address] = self.meters.histograms()
+        return stats
+
+    async def collect_traces(self, last_s: float | None = None) -> tuple[dict[str, bytes], list[str]]:
+        """What ended in the last seconds, or all that is kept, as rows by process (see trace.TraceRing.encoded), and
+        the processes that did not answer in time."""
+        since_ns = 0 if last_s is None else self._clock.now_ns() - int(last_s * 1e9)
+        rows, silent = await self._questions.traces(since_ns)
+        return {self._endpoint.address: self.meters.trace.encoded(since_ns), **rows}, silent
 
     # ---- what comes in
 
@@ -247,8 +268,8 @@ class Dispatcher:
         elif isinstance(message, WarmUp):
             assert self.on_warm_up is not None, "somebody warms up"
             self.on_warm_up(message)
-        elif isinstance(message, Stats):
-            self.stats.receive(message)
+        elif isinstance(message, Stats | Trace):
+            self._questions.receive(message)
         elif isinstance(message, Release):
             self._tensors.on_release(message)
         elif isinstance(message, PeerGone):
@@ -323,8 +344,8 @@ class Dispatcher:
             self._abandon(stream)
 
     def _give_up(self, stream: RequestStream, error: MstarError) -> None:
-        self._abandon(stream)
         stream.fail(error)
+        self._abandon(stream)
 
     def _abandon(self, stream: RequestStream) -> None:
         """Nobody wants it any more: tell the conductor, and let go of whatever still arrives."""
@@ -333,18 +354,25 @@ class Dispatcher:
             return
         if self._streams.pop(stream.request_id, None) is None:
             return
-        self._watch.stop(stream.request_id)
-        self._unread.stop(stream.request_id)
+        self._note_end(stream)
         self._abandoned[stream.request_id] = stream
         self._tell_conductor(CancelRequest(stream.request_id))
 
     def _end(self, stream: RequestStream) -> None:
         """Forget the request, and free inputs that no worker took: a refused request never reaches one, and a
         walk that ends early may not have needed them."""
-        self._watch.stop(stream.request_id)
-        self._unread.stop(stream.request_id)
+        self._note_end(stream)
         self._streams.pop(stream.request_id, None)
         self._tensors.withdraw(stream.inputs, stream.readers)
+
+    def _note_end(self, stream: RequestStream) -> None:
+        """An abandoned one ends twice: when nobody wants it any more, and when the conductor says that it is gone."""
+        self._watch.stop(stream.request_id)
+        self._unread.stop(stream.request_id)
+        if not stream.ended_ns:
+            stream.ended_ns = self._clock.now_ns()
+            if not stream.is_warmup:
+                self.meters.ended(stream)
 
     def _tell_conductor(self, message: Message) -> None:
         """Without effect once our endpoint is closed: the deployment goes down, and all that it holds with it."""
@@ -352,9 +380,8 @@ class Dispatcher:
             self._endpoint.send(CONDUCTOR, message)
 
 
-def _param_field(value: ParamValue) -> ParamField:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _error_of(message: RequestFailed) -> MstarError:
-    return ERRORS_BY_CODE.get(message.code, Internal)(message.message)
+    error = ERRORS_BY_CODE.get(message.code, Internal)(message.message)
+    if message.retry_after_s is not None:
+        error.retry_after_s = message.retry_after_s
+    return error

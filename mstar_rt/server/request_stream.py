@@ -38,7 +38,7 @@ class RequestStream:
     the request did. `on_leave` is called when the handler is through with it, whichever way.
 
     The end and the emissions travel different ways: the request is complete once `finished.num_emitted` have
-    arrived.
+    arrived. `submitted_ns` and `ended_ns`, on the server's clock, are 0 before that.
     """
 
     def __init__(
@@ -48,9 +48,16 @@ class RequestStream:
         inputs: Mapping[str, TensorRef],
         readers: Readers,
         on_leave: Callable[[RequestStream], None],
+        task: str = "",
+        criticality: str = "",
     ) -> None:
         self.request_id = request_id
         self.model = model
+        self.task = task
+        self.criticality = criticality
+        self.is_warmup = False
+        self.submitted_ns = 0
+        self.ended_ns = 0
         self.inputs = inputs
         self.readers = readers
         self.finished: Finished | None = None
@@ -59,7 +66,7 @@ class RequestStream:
         self._on_leave = on_leave
         self._emissions: deque[Emission] = deque()
         self._num_received = 0
-        self._failure: MstarError | None = None
+        self.failure: MstarError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     # ---- the handler's side
@@ -71,8 +78,8 @@ class RequestStream:
                 self.num_unread_bytes -= emission.num_bytes
                 self.num_read += 1
                 yield emission
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             if self.complete:
                 return
             self._waiter = asyncio.get_running_loop().create_future()
@@ -117,7 +124,12 @@ class RequestStream:
     @property
     def ended(self) -> bool:
         """Nothing more will arrive."""
-        return self._failure is not None or self.complete
+        return self.failure is not None or self.complete
+
+    @property
+    def elapsed_us(self) -> float:
+        """From its submission to its end."""
+        return (self.ended_ns - self.submitted_ns) / 1e3
 
     def add(self, emission: Emission) -> None:
         self._num_received += 1
@@ -130,7 +142,7 @@ class RequestStream:
         self._wake()
 
     def fail(self, error: MstarError) -> None:
-        self._failure = error
+        self.failure = error
         self._wake()
 
     def drop_unread(self) -> None:

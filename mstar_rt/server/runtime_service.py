@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import mstar_rt
 from mstar_rt.clock import Clock
-from mstar_rt.message import ServingState
+from mstar_rt.errors import InvalidArgument
+from mstar_rt.message import Distribution, ServingState
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.runtime_pb2_grpc import RuntimeServicer
@@ -16,6 +17,9 @@ from mstar_rt.server.schema import describe, summarize
 from mstar_rt.server.task_runner import TaskRunner
 
 SERVED = ("mstar.v1.Robot", "mstar.v1.WorldModel", "mstar.v1.Tasks", "mstar.v1.Runtime", "grpc.health.v1.Health")
+
+
+MAX_LAST_S = 86_400.0
 
 
 class RuntimeService(RuntimeServicer):
@@ -61,10 +65,30 @@ class RuntimeService(RuntimeServicer):
 
     async def Stats(self, request: wire.StatsRequest, context: Context) -> wire.StatsResponse:  # noqa: N802
         async with Answering(context):
-            values, silent = await self._dispatcher.collect_stats()
-            processes = {process: wire.ProcessStats(values=stats) for process, stats in values.items()}
-            return wire.StatsResponse(processes=processes, silent=silent)
+            stats = await self._dispatcher.collect_stats()
+            processes = {
+                process: wire.ProcessStats(values=values, histograms=_histograms(stats.histograms.get(process, {})))
+                for process, values in stats.values.items()
+            }
+            return wire.StatsResponse(processes=processes, silent=stats.silent)
+
+    async def Sessions(self, request: wire.SessionsRequest, context: Context) -> wire.SessionsResponse:  # noqa: N802
+        async with Answering(context):
+            return wire.SessionsResponse(sessions=self._dispatcher.meters.sessions.infos())
+
+    async def Trace(self, request: wire.TraceRequest, context: Context) -> wire.TraceResponse:  # noqa: N802
+        async with Answering(context):
+            last_s = request.last_s if request.HasField("last_s") else None
+            if last_s is not None and not 0 < last_s <= MAX_LAST_S:
+                raise InvalidArgument(f"last_s is {last_s}, expected over 0, at most {MAX_LAST_S:.0f} seconds")
+            rows, silent = await self._dispatcher.collect_traces(last_s)
+            processes = [wire.ProcessTrace(process=process, rows=encoded) for process, encoded in sorted(rows.items())]
+            return wire.TraceResponse(processes=processes, silent=silent)
 
     async def Drain(self, request: wire.DrainRequest, context: Context) -> wire.DrainResponse:  # noqa: N802
         async with Answering(context):
             return wire.DrainResponse(num_running=await self._dispatcher.drain())
+
+
+def _histograms(given: Mapping[str, Distribution]) -> dict[str, wire.Histogram]:
+    return {name: wire.Histogram(bounds=d.bounds, counts=d.counts, total=d.total) for name, d in given.items()}

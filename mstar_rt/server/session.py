@@ -52,14 +52,14 @@ class WorldModelSession:
             await running
             if closing_id is not None:
                 # First of all, so that whoever has read the answer finds its memory free.
-                self._runner.dispatcher.close_session(self._session_id)
+                self._release()
                 await self._reply(closing_id, closed=wire.WorldModelClosed())
         except Unavailable:
             await running  # what was asked for before the server closed has an answer
             raise
         finally:
             running.cancel()
-            self._runner.dispatcher.close_session(self._session_id)
+            self._release()
 
     # ---- opening
 
@@ -67,14 +67,24 @@ class WorldModelSession:
         self._check_order(message)
         if message.WhichOneof("command") != "open":
             raise FailedPrecondition("the first message of a session must be `open`, with the name of the model")
-        self._settings: SessionSettings = settings_from(self._runner, message.open)
-        self._session_id = await self._runner.dispatcher.open_session(self._settings.model.name)
+        self._settings: SessionSettings = settings_from(self._runner, message.open, self._context.peer())
+        self._session_id = await self._runner.dispatcher.open_session(
+            self._settings.model.name, client=self._settings.client
+        )
         self._commands = SessionCommands(self._runner, self._settings, self._session_id, self._write)
+        self._meter = self._runner.dispatcher.meters.sessions.open(
+            self._session_id, "world_model", self._settings.model.name, self._context.peer()
+        )
         try:
             await self._reply(message.message_id, opened=wire.WorldModelOpened(session_id=self._session_id))
         except BaseException:
-            self._runner.dispatcher.close_session(self._session_id)
+            self._release()
             raise
+
+    def _release(self) -> None:
+        """Idempotent."""
+        self._runner.dispatcher.close_session(self._session_id)
+        self._runner.dispatcher.meters.sessions.close(self._meter)
 
     # ---- reading
 
@@ -169,6 +179,7 @@ class WorldModelSession:
             error = command.why_interrupted()
         except Exception as failure:
             error = failure
+        self._meter.command(command.timer, error)
         if error is not None:
             await command.write(self._reply_error(command.message.message_id, error, command.request_id), last=True)
 

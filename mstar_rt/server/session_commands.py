@@ -83,8 +83,7 @@ class SessionCommands:
             stream = self._start(command, given, self._settings.serving(self._runner, None, timer))
         async with stream:
             await stream.collect()
-            assert stream.finished is not None
-            timing = timer.timing(stream.finished)
+            timing = timer.timing(stream)
         self._has_goal = True
         goal_set = wire.GoalSet(request_id=command.request_id, timing=timing)
         await self._end(command, wire.SessionResponse(answers=command.message.message_id, goal_set=goal_set))
@@ -96,7 +95,7 @@ class SessionCommands:
             self.history.check(message)
             given = self._settings.with_window(await observe_input(message))
             criticality = self._settings.serving(self._runner, None, timer).criticality
-            stream = self._start(command, given, ServingOptions(None, criticality))
+            stream = self._start(command, given, ServingOptions(None, criticality, self._settings.client))
         async with stream:
             observed = await observed_answer(stream, timer)
         self.history.append(command.message.message_id)

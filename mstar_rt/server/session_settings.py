@@ -25,12 +25,15 @@ TEMPERED_PLANNER = "mppi"
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """`window` are the options of the history that the session keeps; empty: it keeps none."""
+    """`window` are the options of the history that the session keeps; empty: it keeps none. `client` is the connection
+    that it came by.
+    """
 
     model: ServedModel
     planner: TaskInput
     window: dict[str, ParamValue]
     options: request_pb2.RequestOptions
+    client: str = ""
 
     @property
     def keeps_history(self) -> bool:
@@ -52,7 +55,7 @@ class SessionSettings:
         merged.CopyFrom(self.options)
         if options is not None:
             merged.MergeFrom(options)
-        return runner.serving_options(merged, timer.arrived_ns)
+        return runner.serving_options(merged, timer.arrived_ns, client=self.client)
 
     def _inherited(self, given: dict[str, ParamValue]) -> dict[str, ParamValue]:
         """The session's planner options, less those of its planner where a plan is made by another one."""
@@ -66,14 +69,14 @@ class SessionSettings:
         return {name: value for name, value in params.items() if name in names}
 
 
-def settings_from(runner: TaskRunner, opening: wire.OpenWorldModel) -> SessionSettings:
+def settings_from(runner: TaskRunner, opening: wire.OpenWorldModel, client: str) -> SessionSettings:
     """Raises:  NotFound, InvalidArgument."""
     model = runner.model(opening.model)
     planner = planner_input(opening.planner)
     check_given_options(model, ("plan",), planner.params)
     check_given_tensors(model, ("plan",), planner.tensors)
     runner.serving_options(opening.options, 0)
-    return SessionSettings(model, planner, _window(model, opening, planner), opening.options)
+    return SessionSettings(model, planner, _window(model, opening, planner), opening.options, client)
 
 
 def _window(model: ServedModel, opening: wire.OpenWorldModel, planner: TaskInput) -> dict[str, ParamValue]:

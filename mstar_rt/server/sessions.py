@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from mstar_rt.errors import MstarError
-from mstar_rt.message import CloseSession, Message, OpenSession
+from mstar_rt.message import CloseSession, Message, OpenSession, ParamField
+from mstar_rt.model import ParamValue
+
+
+@dataclass(frozen=True)
+class ControlRate:
+    """`rate_hz` runs of a task per second, with these options, in the place of the session that it `takes_over`."""
+
+    task: str
+    rate_hz: float
+    params: Mapping[str, ParamValue]
+    takes_over: str = ""
 
 
 class Sessions:
@@ -20,12 +32,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._known)
 
-    async def open(self, session_id: str, model: str) -> None:
+    async def open(self, session_id: str, model: str, client: str = "", control: ControlRate | None = None) -> None:
         """Raises:  what the conductor refuses it with."""
+        opening = OpenSession(session_id, model, client)
+        if control is not None:
+            opening.criticality, opening.task, opening.rate_hz = "control", control.task, control.rate_hz
+            opening.params, opening.takes_over = param_fields(control.params), control.takes_over
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[session_id] = opened
         self._known.add(session_id)
-        self._tell(OpenSession(session_id, model))
+        self._tell(opening)
         try:
             await opened
         except BaseException as error:
@@ -57,3 +73,8 @@ class Sessions:
         if session_id in self._known:
             self._known.discard(session_id)
             self._tell(CloseSession(session_id))
+
+
+def param_fields(params: Mapping[str, ParamValue]) -> dict[str, ParamField]:
+    """Options as a message has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}

@@ -12,6 +12,7 @@ from mstar_rt.protos import request_pb2
 from mstar_rt.server.call_timer import CallTimer
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.inputs import TaskInput
+from mstar_rt.server.measuring import Measuring
 from mstar_rt.server.request_stream import RequestStream
 
 CRITICALITY_NAMES = {
@@ -29,10 +30,13 @@ MAX_BUDGET_MS = 1e9
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """How to serve a request. `deadline_ns` on the server's clock; criticality None: as the task declares."""
+    """How to serve a request. `deadline_ns` on the server's clock; criticality None: as the task declares. `client` is
+    whom it counts for: a connection, or a control session.
+    """
 
     deadline_ns: int | None = None
     criticality: str | None = None
+    client: str = ""
 
 
 class TaskRunner:
@@ -40,9 +44,10 @@ class TaskRunner:
         self._models = models
         self._clock = clock
         self.dispatcher = dispatcher
+        self.measuring = Measuring(dispatcher, clock)
 
     def timer(self) -> CallTimer:
-        return CallTimer(self._clock)
+        return CallTimer(self._clock, self.dispatcher.meters.answered)
 
     def model(self, name: str) -> ServedModel:
         """Raises:  NotFound: names the nearest model that is served."""
@@ -51,7 +56,11 @@ class TaskRunner:
         return self._models[name]
 
     def serving_options(
-        self, options: request_pb2.RequestOptions, arrived_ns: int, call_remaining_s: float | None = None
+        self,
+        options: request_pb2.RequestOptions,
+        arrived_ns: int,
+        call_remaining_s: float | None = None,
+        client: str = "",
     ) -> ServingOptions:
         """`call_remaining_s` is what the gRPC deadline of a call with one request leaves; the nearer deadline
         counts.
@@ -69,7 +78,7 @@ class TaskRunner:
             deadlines.append(arrived_ns + int(options.budget_ms * 1e6))
         if call_remaining_s is not None:
             deadlines.append(self._clock.now_ns() + int(call_remaining_s * 1e9))
-        return ServingOptions(min(deadlines, default=None), _criticality(options.criticality))
+        return ServingOptions(min(deadlines, default=None), _criticality(options.criticality), client)
 
     def start(
         self,
@@ -98,6 +107,7 @@ class TaskRunner:
             criticality=serving.criticality or OUTSIDE_CONTROL.get(task.criticality, task.criticality),
             session_id=session_id,
             deadline_ns=serving.deadline_ns,
+            client=serving.client,
         )
 
 

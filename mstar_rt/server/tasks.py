@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from mstar_rt.errors import MstarError
 from mstar_rt.protos import task_pb2 as wire
 from mstar_rt.protos.arrays import array_from_tensor
 from mstar_rt.protos.splicing import tensor_parts, with_field
@@ -22,7 +23,7 @@ class TasksService(TasksServicer):
 
     async def Run(self, request: wire.TaskRequest, context: Context) -> None:  # noqa: N802
         async with Answering(context) as request_id:
-            await self._run(request, context.write, request_id, None, context.time_remaining())
+            await self._run(request, context.write, request_id, None, context.time_remaining(), context.peer())
 
     async def Session(self, requests: AsyncIterator[wire.TaskRequest], context: Context) -> None:  # noqa: N802
         async with Answering(context):
@@ -32,14 +33,23 @@ class TasksService(TasksServicer):
             if first is None:
                 return
             self._runner.model(first.model)
-            session_id = await dispatcher.open_session(first.model)
+            session_id = await dispatcher.open_session(first.model, client=context.peer())
+
+            meter = dispatcher.meters.sessions.open(session_id, "tasks", first.model, context.peer())
 
             async def run(request: wire.TaskRequest, request_id: str, write: Write) -> None:
-                await self._run(request, write, request_id, session_id, None)
+                timer = self._runner.timer()
+                try:
+                    await self._run(request, write, request_id, session_id, None, context.peer())
+                except MstarError as error:
+                    meter.command(timer, error)
+                    raise
+                meter.command(timer, None)
 
             try:
                 await TaskSession(first.model, context, dispatcher.availability, run).serve(first, requests)
             finally:
+                dispatcher.meters.sessions.close(meter)
                 dispatcher.close_session(session_id)
 
     async def _run(
@@ -49,10 +59,11 @@ class TasksService(TasksServicer):
         request_id: str,
         session_id: str | None,
         call_remaining_s: float | None,
+        client: str,
     ) -> None:
         timer = self._runner.timer()
         model = self._runner.model(request.model)
-        serving = self._runner.serving_options(request.options, timer.arrived_ns, call_remaining_s)
+        serving = self._runner.serving_options(request.options, timer.arrived_ns, call_remaining_s, client)
         with timer.decoding():
             stream = self._runner.start(model, _task_input(request), serving, request_id, session_id)
         async with stream:
@@ -80,5 +91,5 @@ async def _answers(
         yield encoded
     assert stream.finished is not None, "a stream that ended without an error is finished"
     finished = stream.finished
-    done = wire.TaskDone(request_id=stream.request_id, timing=timer.timing(finished), flags=finished.flags)
+    done = wire.TaskDone(request_id=stream.request_id, timing=timer.timing(stream), flags=finished.flags)
     yield wire.TaskResponse(answers=message_id, done=done)

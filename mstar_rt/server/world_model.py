@@ -73,7 +73,7 @@ class WorldModelService(WorldModelServicer):
             await WorldModelSession(self._runner, context).run()
 
     def _serving(self, options: request_pb2.RequestOptions, arrived_ns: int, context: Context) -> ServingOptions:
-        return self._runner.serving_options(options, arrived_ns, context.time_remaining())
+        return self._runner.serving_options(options, arrived_ns, context.time_remaining(), context.peer())
 
 
 def output_names(model: ServedModel, task: str) -> list[str]:

@@ -36,7 +36,7 @@ def policy_schema(**changes: Any) -> control_pb2.PolicySchema:
     mode = control_pb2.RealTimeChunking
     policy = control_pb2.PolicySchema(
         schema=schema, action_horizon=HORIZON, takes_instruction=True, num_observations=1,
-        chunking=mode.Mode.values()[1:], max_prefix_delay=4,
+        chunking=mode.Mode.values()[1:], max_prefix_delay=4, anytime=True,
     )  # fmt: skip
     for name, value in changes.items():
         if value is None:

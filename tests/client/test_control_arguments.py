@@ -64,7 +64,7 @@ def test_the_least_that_is_said(server: FakePolicyServer, client: Client) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [("instruction", "touch"), ("control_hz", 50), ("replan_every", 4), ("budget_ms", 12.5), ("num_denoise_steps", 5),
-     ("seed", 2**64 - 1), ("epoch", 9)],
+     ("seed", 2**64 - 1), ("epoch", 9), ("anytime", True)],
 )  # fmt: skip
 def test_a_setting_is_said(server: FakePolicyServer, client: Client, name: str, value: Any) -> None:
     assert getattr(opening(server, client, **{name: value}), name) == value
@@ -124,6 +124,7 @@ def test_a_policy_is_described(server: FakePolicyServer, client: Client) -> None
     assert policy == POLICY
     assert policy.chunking == ("guided", "guided_identity", "prefix", "temporal_ensemble")
     assert (policy.action_horizon, policy.max_prefix_delay, policy.takes_instruction) == (8, 4, True)
+    assert policy.anytime
     assert policy.schema.cameras == (CameraSchema("top", 8, 8), CameraSchema("wrist", 8, 8, may_be_masked=True))
     assert policy.schema.state == VectorSchema(3, ("x", "y", "grip"), ("m", "m", ""))
     server.policy = None
@@ -167,6 +168,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"replan_every": 0}, "replan_every is 0, expected a whole number from 1"),
     ({"replan_every": 9}, "replan_every is 9, expected at most 8: a chunk has 8 actions"),
     ({"budget_ms": -1}, "budget_ms is -1, expected a positive number of milliseconds"),
+    ({"anytime": 1}, "anytime is 1, expected True or False"),
     ({"num_denoise_steps": 2.5}, "num_denoise_steps is 2.5, expected a whole number from 1"),
     ({"seed": -1}, "seed is -1, expected a whole number from 0"),
     ({"seed": 2**64}, "seed is 18446744073709551616"),
@@ -199,11 +201,15 @@ def test_a_wrong_setting_is_one_sentence(
 def test_a_policy_is_asked_for_what_it_does_only(server: FakePolicyServer, client: Client) -> None:
     with pytest.raises(FailedPrecondition, match="the policy 'toy' takes an instruction: give one"):
         client.control("toy", control_hz=20.0)
-    server.policy = policy_schema(takes_instruction=False, chunking=[1])
+    server.policy = policy_schema(takes_instruction=False, chunking=[1], anytime=False)
     with pytest.raises(FailedPrecondition, match="the policy 'toy' takes no instruction: leave it out"):
         client.control(**RIGHT)
     with pytest.raises(FailedPrecondition, match="has no chunking 'prefix', known: guided"):
         client.control("toy", control_hz=20.0, chunking="prefix")
+    with pytest.raises(
+        FailedPrecondition, match="the policy 'toy' has no denoise steps to leave out: leave out anytime"
+    ):
+        client.control("toy", control_hz=20.0, anytime=True)
     with client.control("toy", control_hz=20.0) as robot:
         for call in (robot.set_instruction, robot.reset):
             with pytest.raises(FailedPrecondition, match="the policy 'toy' takes no instruction"):

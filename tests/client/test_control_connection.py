@@ -34,11 +34,12 @@ def test_old_replies_never_count_after_a_reconnection() -> None:
     assert bench.state.lost(Unavailable("gone")) == 0.1
     assert bench.tick().action.tolist() == [2, 2]  # type: ignore[union-attr]
     assert bench.sent() == [], "nothing is made while there is no connection"
-    assert bench.connect().epoch == 6
+    again = bench.connect()
+    assert (again.epoch, again.takes_over) == (6, "s")
     assert bench.tick().action.tolist() == [3, 3]  # type: ignore[union-attr]
-    again = bench.observation()
-    assert (again.epoch, again.seq, again.executed_index) == (6, 3, -1)
-    assert numbers(again.previous_actions) == rows(3, 5).tolist()
+    seen = bench.observation()
+    assert (seen.epoch, seen.seq, seen.executed_index) == (6, 3, -1)
+    assert numbers(seen.previous_actions) == rows(3, 5).tolist()
     bench.answer(2, rows(100), epoch=5)
     bench.answer(2, rows(100))
     assert bench.tick().action.tolist() == [4, 4]  # type: ignore[union-attr]

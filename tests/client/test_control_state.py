@@ -212,6 +212,7 @@ def test_the_newest_chunk_is_told_whole() -> None:
     assert (latest.seq, latest.epoch, latest.delay_assumed, latest.num_denoise_steps) == (1, 0, 2, 5)
     assert (latest.request_id, latest.flags, latest.instruction, latest.latency_s) == ("r-1", ("cold",), "push", 0.05)
     assert latest.actions.tolist() == rows(0).tolist()
+    assert bench.state.record.snapshot().denoise_steps == {5: 1}
 
 
 # ---- the connection

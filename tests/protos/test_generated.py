@@ -40,7 +40,7 @@ def test_every_service_is_generated() -> None:
     assert services == {
         "mstar.v1.Robot": ["Control"],
         "mstar.v1.Generation": ["Generate"],
-        "mstar.v1.Runtime": ["ServerInfo", "ListModels", "DescribeModel", "Stats", "Drain"],
+        "mstar.v1.Runtime": ["ServerInfo", "ListModels", "DescribeModel", "Stats", "Sessions", "Trace", "Drain"],
         "mstar.v1.WorldModel": ["Encode", "Rollout", "Plan", "Session"],
     }
 

@@ -70,13 +70,15 @@ async def act(job: Job) -> None:
 def answer(job: Job, actions: np.ndarray | None = None) -> None:
     delay = int(job.submit.params.get("delay", 0))  # type: ignore[arg-type]
     job.emit("actions", chunk_of(job.inputs, delay) if actions is None else actions)
-    job.emit("num_denoise_steps", np.array(job.submit.params["num_denoise_steps"], np.int64))
+    params = job.submit.params
+    num_steps = params.get("min_denoise_steps", params["num_denoise_steps"])
+    job.emit("num_denoise_steps", np.array(num_steps, np.int64))
     job.finish(flags=("toy",))
 
 
 @contextmanager
 def policy_runtime(policy: PolicySpec = POLICY, **options: Any) -> Iterator[ToyRuntime]:
-    with toy_runtime(model=toy_policy(policy), scripts={"act": act}, **options) as runtime:
+    with toy_runtime(model=toy_policy(policy), scripts={"act": act, "act_anytime": act}, **options) as runtime:
         yield runtime
 
 

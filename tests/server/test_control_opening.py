@@ -107,6 +107,32 @@ def test_a_policy_without_an_instruction_refuses_one() -> None:
         assert "policy 'toy' takes none" in robot.ends_with().details()
 
 
+def test_an_anytime_session_runs_the_policys_anytime_task() -> None:
+    policy = replace(POLICY, anytime_task="act_anytime")
+    with policy_runtime(policy) as runtime, grpc.insecure_channel(runtime.address) as channel:
+        for opening, num_steps in (
+            ({"anytime": True, "num_denoise_steps": 9}, 2),
+            ({"anytime": True, "model_options": {"min_denoise_steps": {"integer": 4}}}, 4),
+            ({"anytime": False, "num_denoise_steps": 9}, 9),
+        ):
+            robot = Robot(channel, epoch=0, **opening)
+            robot.hear("opened")
+            robot.observe(1)
+            assert robot.hear("chunk").num_denoise_steps == num_steps
+            robot.close()
+        for opening, sentence in (
+            ({"anytime": True, "num_denoise_steps": 2}, "which is 2, down to min_denoise_steps, which is 2"),
+            ({"model_options": {"min_denoise_steps": {"integer": 4}}}, "unknown option 'min_denoise_steps'"),
+            (
+                {"anytime": True, "chunking": {"mode": 2, "max_guidance_weight": 12.0}},
+                "with 2 denoise steps a guidance over 11.6 throws the chunk past",
+            ),
+        ):
+            failure = refusal(channel, **opening)
+            assert failure.code() == INVALID
+            assert sentence in failure.details()
+
+
 def test_a_chunking_mode_that_the_policy_does_not_know_is_a_difference() -> None:
     policy = replace(POLICY, chunking=("guided",), max_prefix_delay=None)
     with policy_runtime(policy) as runtime, grpc.insecure_channel(runtime.address) as channel:
@@ -126,7 +152,7 @@ def test_a_chunking_mode_that_the_policy_does_not_know_is_a_difference() -> None
         ({"replan_every": 0}, "replan_every is 0, expected 1 to 8"),
         ({"replan_every": 9}, "replan_every is 9, expected 1 to 8"),
         ({"budget_ms": 0.0}, "budget_ms is 0.0"),
-        ({"anytime": True}, "always runs all of its denoise steps"),
+        ({"anytime": True}, "has no denoise steps that it could leave out"),
         ({"num_denoise_steps": 21}, "option 'num_denoise_steps' is 21, expected 1 to 20"),
         ({"model_options": {"hold": {"number": 1.0}}}, "unknown option 'hold', did you mean 'hold_s'?"),
         ({"model_options": {"seed": {"integer": 1}}}, "option 'seed' is a field of the control session"),

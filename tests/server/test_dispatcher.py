@@ -423,7 +423,9 @@ async def test_the_wait_for_an_answer_ends_with_the_request() -> None:
 
 
 async def test_processes_that_do_not_answer_are_named(other: OtherSide) -> None:
-    other.dispatcher.stats._timeout_s = 0.01
-    values, silent = await other.dispatcher.collect_stats()
-    assert silent == ["conductor", "worker/0", "worker/1"]
-    assert values["server"]["requests_running"] == 0
+    other.dispatcher._questions.timeout_s = 0.01
+    stats = await other.dispatcher.collect_stats()
+    assert stats.silent == ["conductor", "worker/0", "worker/1"]
+    assert stats.values["server"]["requests_running"] == 0
+    rows, silent = await other.dispatcher.collect_traces()
+    assert (list(rows), silent) == (["server"], ["worker/0", "worker/1"])

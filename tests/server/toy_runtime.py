@@ -14,7 +14,9 @@ from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.graph import GraphNode, Walk, WalkGraph
 from mstar_rt.message import (
     AskStats,
+    AskTrace,
     CancelRequest,
+    Distribution,
     Emitted,
     Finished,
     Message,
@@ -26,6 +28,7 @@ from mstar_rt.message import (
     SessionOpened,
     Stats,
     Submit,
+    Trace,
 )  # fmt: skip
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.server.dispatch import MAX_UNREAD_BYTES, Dispatcher
@@ -125,7 +128,7 @@ class Job:
     def finish(self, flags: tuple[str, ...] = (), num_iterations: int = 1) -> None:
         message = Finished(
             self.submit.request_id, self._num_emitted, {"encoder": NodeTime(2, 3.0, 40.0, 1)}, {"cem": 50.0},
-            {"cem": num_iterations}, 100.0, list(flags),
+            {"cem": num_iterations}, 100.0, list(flags), wait_us=3.0, run_us=40.0,
         )  # fmt: skip
         self._runtime.conductor.send(self.submit.reply_to, message)
 
@@ -151,6 +154,8 @@ class ToyRuntime:
         self._max_unread_bytes = max_unread_bytes
         self.scripts = dict(scripts or {"encode": encode, "rollout": rollout, "plan": plan, "set_goal": set_goal})
         self.refuse_session: tuple[str, str] | None = None
+        self.rows = b'[["act","control",1000,2000,"r1",{"model":"toy"}]]'
+        self.answers_traces = True
         self._seen: list[Message] = []
         self._changed = threading.Condition()
         self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
@@ -254,8 +259,13 @@ class ToyRuntime:
                 if isinstance(envelope.message, Release):
                     self.worker_plane.on_release(envelope.message)
                 elif isinstance(envelope.message, AskStats):
-                    answer = Stats("worker/0", envelope.message.ask_id, {"pages_free": 7.0})
+                    waited = Distribution([1.0, 10.0], [1, 2, 0], 12.0)
+                    answer = Stats(
+                        "worker/0", envelope.message.ask_id, {"pages_free": 7.0}, {"queue_us/control": waited}
+                    )
                     self.worker.send(envelope.message.reply_to, answer)
+                elif isinstance(envelope.message, AskTrace) and self.answers_traces:
+                    self.worker.send(envelope.message.reply_to, Trace("worker/0", envelope.message.ask_id, self.rows))
 
     def _conduct(self, message: Message) -> None:
         if isinstance(message, Submit):

@@ -22,6 +22,7 @@ from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Numbers
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.errors import DeadlineExceeded, FailedPrecondition, Internal, MstarError, Unavailable
+from mstar_rt.freed_memory import keep_freed_memory
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos.control_pb2_grpc import RobotStub
 
@@ -43,6 +44,7 @@ class AsyncControlSession:
         self._to_send = asyncio.Event()
 
     async def __aenter__(self) -> AsyncControlSession:
+        keep_freed_memory()
         request = requests.describe(self._settings.model, None)
         with translated(self._connection.address):
             response = await self._connection.runtime.DescribeModel(request, timeout=self._settings.open_timeout_s)

@@ -95,6 +95,8 @@ class ControlState:
         self._delay.warm_up_again()
         self.outbox.clear()
         opening = self.settings.opening(self.policy, self._epoch, self._instructions[0], self._seed)
+        if self.session_id:
+            opening.takes_over = self.session_id
         if (offer := self.shared.offer()) is not None:
             opening.shared_memory.CopyFrom(offer)
         return wire.ControlRequest(open=opening)
@@ -329,7 +331,7 @@ class ControlState:
         num_consumed = self.queue.num_consumed - asked.tick
         latency_s = (self._clock.now_ns() - asked.made_ns) / 1e9
         self._delay.answered(self._num_acts - asked.num_acts, latency_s * self.settings.control_hz)
-        self.record.chunk(merged, num_consumed, latency_s)
+        self.record.chunk(merged, num_consumed, latency_s, message.num_denoise_steps)
         self.record.num_outrun += self.settings.chunking_of_model and num_consumed > message.delay_assumed
         if merged.outcome == "used":
             self.problem = None

@@ -35,6 +35,7 @@ class OpensControl(Generic[Session]):
         replan_every: int | None = None,
         budget_ms: float | None = None,
         num_denoise_steps: int | None = None,
+        anytime: bool = False,
         seed: int | None = None,
         hold: Numbers | str | None = None,
         max_action_age_s: float | None = None,
@@ -65,6 +66,8 @@ class OpensControl(Generic[Session]):
             replan_every: ticks between two observations. None: the next one goes out when the last is answered.
             budget_ms: an observation's chunk is useless later than this after its arrival. None: `max_action_age_s`.
             num_denoise_steps: flow or diffusion steps. None: the policy's.
+            anytime: where there is not the time for all of them before `budget_ms` is over, run as many as there is
+                time for, down to the model option `min_denoise_steps`; `ActionChunk.num_denoise_steps` says how many.
             seed: equal observations then give equal chunks. None: fresh noise.
             hold: what the robot does while no action is due: an action [A] that keeps it still, "repeat_last" (for
                 positions, not for velocities), or None: `RobotAction.action` is None.
@@ -84,9 +87,9 @@ class OpensControl(Generic[Session]):
             model=model, control_hz=control_hz, instruction=instruction, schema=schema, chunking=chunking,
             schedule=schedule, max_guidance_weight=max_guidance_weight,
             prefix_attention_horizon=prefix_attention_horizon, delay=delay, ensemble_decay=ensemble_decay,
-            replan_every=replan_every, budget_ms=budget_ms, num_denoise_steps=num_denoise_steps, seed=seed,
-            hold=hold_action(hold),
-            max_action_age_s=max_action_age_s, epoch=epoch, heartbeat_timeout_s=heartbeat_timeout_s,
-            open_timeout_s=open_timeout_s, shared_memory=shared_memory, model_options=model_options,
+            replan_every=replan_every, budget_ms=budget_ms, num_denoise_steps=num_denoise_steps,
+            anytime=anytime, seed=seed, hold=hold_action(hold), max_action_age_s=max_action_age_s,
+            epoch=epoch, heartbeat_timeout_s=heartbeat_timeout_s, open_timeout_s=open_timeout_s,
+            shared_memory=shared_memory, model_options=model_options,
         )  # fmt: skip
         return self._control_session(self._connection, settings)  # type: ignore[call-arg]

@@ -52,6 +52,12 @@ class ActionChunk:
     request_id: str
     flags: tuple[str, ...]
 
+    @property
+    def network_us(self) -> float:
+        """What of its latency was neither the server's nor the policy's: the network, and what the robot's own computer
+        did with the observation and the chunk."""
+        return self.timing.network_us(self.latency_s)
+
 
 @dataclass(frozen=True)
 class ControlStats:
@@ -62,8 +68,9 @@ class ControlStats:
     made for (`ActionChunk.num_consumed` > `delay_assumed`), which leaves a seam. `num_shared`: observations whose raw
     images went through shared memory; `shared_memory`: the present connection has that; `shared_memory_refused`: why
     not, though it was wanted. `chunks` counts what became of chunks ("used", "older", "epoch", "past"), `events` events
-    by kind. `seam_jumps` and `steps` are max |difference| over the dimensions of an action: between the old chunk and
-    the new one for the same tick, and between actions executed one after the other.
+    by kind, `denoise_steps` chunks by how many flow or diffusion steps made them (policies without: 0). `seam_jumps`
+    and `steps` are max |difference| over the dimensions of an action: between the old chunk and the new one for the
+    same tick, and between actions executed one after the other.
     """
 
     num_ticks: int
@@ -79,6 +86,7 @@ class ControlStats:
     shared_memory_refused: str
     chunks: Mapping[str, int]
     events: Mapping[str, int]
+    denoise_steps: Mapping[int, int]
     seam_jumps: np.ndarray
     steps: np.ndarray
     action_ages_s: np.ndarray
@@ -94,6 +102,7 @@ class Recorder:
         self.ticks: Counter[str] = Counter()
         self.chunks: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
+        self.denoise_steps: Counter[int] = Counter()
         self.num_observations = 0
         self.num_connections = 0
         self.num_outrun = 0
@@ -119,8 +128,9 @@ class Recorder:
             self.starvation_ticks += started
             self.waiting_ticks += not started
 
-    def chunk(self, merged: Merged, num_consumed: int, latency_s: float) -> None:
+    def chunk(self, merged: Merged, num_consumed: int, latency_s: float, num_denoise_steps: int) -> None:
         self.chunks[merged.outcome] += 1
+        self.denoise_steps[num_denoise_steps] += 1
         self.delays.append(num_consumed)
         self.chunk_latencies_s.append(latency_s)
         if merged.seam_jump is not None:
@@ -141,6 +151,7 @@ class Recorder:
             shared_memory_refused=self._shared.refused,
             chunks=dict(self.chunks),
             events=dict(self.events),
+            denoise_steps=dict(self.denoise_steps),
             seam_jumps=_array(self.seam_jumps),
             steps=_array(self.steps),
             action_ages_s=_array(self.action_ages_s),

@@ -64,7 +64,8 @@ class RobotSchema:
 @dataclass(frozen=True)
 class PolicyInfo:
     """`schema` is what the policy was made for, `chunking` the names that `Client.control` takes for its `chunking`,
-    `action_horizon` the actions of a chunk, `max_prefix_delay` the largest delay with "prefix", in actions.
+    `action_horizon` the actions of a chunk, `max_prefix_delay` the largest delay with "prefix", in actions. `anytime`:
+    it can make a chunk in fewer denoise steps where the budget asks for it.
     """
 
     schema: RobotSchema
@@ -74,6 +75,7 @@ class PolicyInfo:
     normalizations: tuple[str, ...]
     chunking: tuple[str, ...]
     max_prefix_delay: int | None
+    anytime: bool = False
 
 
 def check_schema(robot: RobotSchema, policy: PolicyInfo, model: str) -> None:
@@ -145,6 +147,7 @@ def policy_info(policy: wire.PolicySchema) -> PolicyInfo:
         normalizations=tuple(policy.normalizations),
         chunking=tuple(_MODE_NAMES.get(mode, "unknown") for mode in policy.chunking),
         max_prefix_delay=policy.max_prefix_delay if policy.HasField("max_prefix_delay") else None,
+        anytime=policy.anytime,
     )
 
 

@@ -20,6 +20,7 @@ from mstar_rt.client.failures import translated
 from mstar_rt.client.messages import Numbers
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.errors import DeadlineExceeded, FailedPrecondition, Internal, MstarError, Unavailable
+from mstar_rt.freed_memory import keep_freed_memory
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos.control_pb2_grpc import RobotStub
 
@@ -35,6 +36,7 @@ class ControlSession:
 
     def __init__(self, connection: Connection, settings: ControlSettings, clock: Clock | None = None) -> None:
         self._connection = connection
+        keep_freed_memory()
         request = requests.describe(settings.model, None)
         with translated(connection.address):
             response = connection.runtime.DescribeModel(request, timeout=settings.open_timeout_s)

@@ -50,6 +50,7 @@ class ControlSettings:
     replan_every: int | None = None
     budget_ms: float | None = None
     num_denoise_steps: int | None = None
+    anytime: bool = False
     seed: int | None = None
     hold: np.ndarray | str | None = None
     max_action_age_s: float | None = None
@@ -69,6 +70,8 @@ class ControlSettings:
         self._check_chunking()
         arguments.count("replan_every", self.replan_every)
         arguments.count("num_denoise_steps", self.num_denoise_steps)
+        if not isinstance(self.anytime, bool):
+            raise InvalidArgument(f"anytime is {self.anytime!r}, expected True or False")
         arguments.budget_ms(self.budget_ms)
         if self.seed is not None:
             arguments.whole_from_0("seed", self.seed)
@@ -121,6 +124,8 @@ class ControlSettings:
         if self.chunking is not None and self.chunking not in policy.chunking:
             known = nearest(self.chunking, policy.chunking)
             raise FailedPrecondition(f"the policy {self.model!r} has no chunking {self.chunking!r}, {known}")
+        if self.anytime and not policy.anytime:
+            raise FailedPrecondition(f"the policy {self.model!r} has no denoise steps to leave out: leave out anytime")
         for name, limit in (("replan_every", horizon), ("prefix_attention_horizon", horizon), ("delay", horizon - 1)):
             value = getattr(self, name)
             if value is not None and value > limit:
@@ -183,6 +188,7 @@ class ControlSettings:
             chunking=self._chunking_message(),
             budget_ms=1e3 * self.age_limit_s(policy) if self.budget_ms is None else self.budget_ms,
             num_denoise_steps=self.num_denoise_steps,
+            anytime=self.anytime or None,
             seed=seed,
             epoch=epoch,
             model_options=self._options(),

@@ -32,7 +32,7 @@ def task_input(settings: ControlSettings, arrived: Arrived, continued: Continuat
         params |= continued.params
     if arrived.message.HasField("noise"):
         tensors["noise"] = vector(arrived.message.noise, "noise")
-    return TaskInput(settings.policy.task, tensors, params)
+    return TaskInput(settings.task, tensors, params)
 
 
 async def answer(
@@ -65,7 +65,7 @@ async def answer(
         chunk.instruction_index = arrived.instruction_index
         chunk.request_id = stream.request_id
         chunk.flags.extend(finished.flags)
-    chunk.timing.CopyFrom(timer.timing(finished))
+    chunk.timing.CopyFrom(timer.timing(stream))
     return response, actions
 
 
@@ -83,6 +83,6 @@ def _num_denoise_steps(emission: Emission | None, settings: ControlSettings, giv
     """As the policy tells it, else as the request has it; 0 for a policy that has no such steps."""
     if emission is not None:
         return int(np.frombuffer(emission.data, emission.dtype)[0])
-    task = settings.model.task(settings.policy.task)
+    task = settings.model.task(settings.task)
     default = next((spec.default for spec in task.params if spec.name == "num_denoise_steps"), None)
     return int(given.params.get("num_denoise_steps", default) or 0)  # type: ignore[arg-type]

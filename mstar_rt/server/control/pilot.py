@@ -17,15 +17,24 @@ from mstar_rt.server.control.decoding import decode
 from mstar_rt.server.control.delay import DelayEstimate
 from mstar_rt.server.control.inference import answer, task_input
 from mstar_rt.server.control.outbox import Outbox
+from mstar_rt.server.control.pace import AdmittedPace
 from mstar_rt.server.control.region import SharedRegion
 from mstar_rt.server.control.settings import ControlSettings
 from mstar_rt.server.control.slot import NewestSlot
 from mstar_rt.server.dispatch import new_id
+from mstar_rt.server.metrics_sessions import SessionMeter
 from mstar_rt.server.request_stream import RequestStream
 from mstar_rt.server.task_runner import ServingOptions, TaskRunner
 
 RETRY_PAUSE_S = 0.01
 """Before an observation is run again: whoever lost a worker hears of it in no certain order."""
+
+
+OVER_RATE = "over_rate"
+"""Flag of a chunk whose observation came sooner than the session was admitted for."""
+
+DROPPED_AS = {events.DROPPED_STALE: "stale", events.DROPPED_LATE: "late", events.DROPPED_EPOCH: "epoch"}
+"""Why an observation has no chunk, as the session's figures have it."""
 
 
 class Pilot:
@@ -35,15 +44,21 @@ class Pilot:
         self,
         runner: TaskRunner,
         settings: ControlSettings,
+        session_id: str,
         region: SharedRegion | None,
         outbox: Outbox,
         clock: Clock,
+        meter: SessionMeter,
     ) -> None:
         self._runner = runner
         self._settings = settings
+        self._session_id = session_id
+        self._pace = AdmittedPace(settings.admitted_hz)
         self._region = region
         self._outbox = outbox
         self._clock = clock
+        self._meter = meter
+        self._meters = runner.dispatcher.meters
         self._slot: NewestSlot[Arrived] = NewestSlot()
         self._delay = DelayEstimate(settings.control_hz)
         self._current: Arrived | None = None
@@ -119,20 +134,27 @@ class Pilot:
         with arrived.timer.decoding():
             continued = continuation(self._settings.chunking, arrived, self._delay)
             given = task_input(self._settings, arrived, continued)
-            serving = ServingOptions(arrived.deadline_ns, "control")
+            in_time = self._pace.take(arrived.timer.arrived_ns)
+            # What comes sooner than the robot said is served like a plan: others were promised the time.
+            serving = ServingOptions(arrived.deadline_ns, "control" if in_time else "planning", self._session_id)
             stream = self._runner.start(self._settings.model, given, serving, request_id)
         arrived.episode.replanning.begin(arrived.tick, arrived.timer.arrived_ns)
         self._stream = stream
         try:
             async with stream:
-                return await answer(stream, self._settings, arrived, given, continued)
+                response, actions = await answer(stream, self._settings, arrived, given, continued)
         finally:
             self._stream = None
+        if not in_time:
+            response.chunk.flags.append(OVER_RATE)
+        return response, actions
 
     async def _send(self, arrived: Arrived, response: wire.ControlResponse, actions: np.ndarray) -> None:
         """The next observation is begun once the transport has taken the chunk."""
         arrived.episode.sent.add(arrived.seq, arrived.tick, actions)
         now_ns = self._clock.now_ns()
+        chunk = response.chunk
+        self._meters.tick(self._meter, arrived.seq, arrived.timer, arrived.deadline_ns, chunk.request_id, chunk.timing)
         self._delay.add((now_ns - arrived.timer.arrived_ns) / 1e9)
         self._recovering = False
         self._current = None
@@ -159,6 +181,7 @@ class Pilot:
     async def _give_up(self, arrived: Arrived, error: Exception, request_id: str) -> None:
         arrived.episode.replanning.fail()
         if isinstance(error, DeadlineExceeded):
+            self._meters.tick_dropped(self._meter, arrived.seq, arrived.timer, request_id)
             self._say(events.DROPPED_LATE, arrived)
         elif isinstance(error, Unavailable):
             await self._recover(arrived, error, request_id)
@@ -201,4 +224,6 @@ class Pilot:
         self._outbox.put(events.failed(error, arrived.episode.epoch, arrived.seq, request_id))
 
     def _say(self, kind: events.Kind, arrived: Arrived, replaced_by: int | None = None) -> None:
+        if kind in DROPPED_AS:
+            self._meter.dropped[DROPPED_AS[kind]] += 1
         self._outbox.put(events.event(kind, arrived.episode.epoch, arrived.seq, replaced_by=replaced_by))

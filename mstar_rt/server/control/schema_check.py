@@ -134,6 +134,7 @@ def policy_schema(policy: PolicySpec) -> wire.PolicySchema:
         normalizations=policy.normalizations,
         chunking=[MODES[mode] for mode in (*CHUNKING_MODES, TEMPORAL_ENSEMBLE) if mode in served_modes(policy)],
         max_prefix_delay=policy.max_prefix_delay,
+        anytime=policy.anytime_task is not None,
     )
 
 

@@ -18,7 +18,7 @@ class RobotService(RobotServicer):
         self._runner = runner
         self._clock = clock
         self._max_message_bytes = max_message_bytes
-        self._counters = ControlCounters(runner.dispatcher.counters)
+        self._counters = ControlCounters(runner.dispatcher.meters.counters)
 
     async def Control(self, requests: AsyncIterator[wire.ControlRequest], context: Context) -> None:  # noqa: N802
         async with Answering(context):

@@ -8,7 +8,7 @@ from contextlib import suppress
 import grpc
 
 from mstar_rt.clock import Clock
-from mstar_rt.errors import FailedPrecondition, InvalidArgument, MstarError
+from mstar_rt.errors import FailedPrecondition, InvalidArgument, MstarError, ResourceExhausted
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos import request_pb2
 from mstar_rt.server.answering import Context, error_detail
@@ -22,6 +22,8 @@ from mstar_rt.server.control.pilot import Pilot
 from mstar_rt.server.control.region import SharedRegion, map_region
 from mstar_rt.server.control.settings import ControlSettings, check_budget, settings_from
 from mstar_rt.server.dispatch import new_id
+from mstar_rt.server.metrics_sessions import SessionMeter
+from mstar_rt.server.sessions import ControlRate
 from mstar_rt.server.task_runner import TaskRunner
 
 LAST_WORDS_S = 1.0
@@ -42,11 +44,14 @@ class ControlSession:
         self._clock = clock
         self._counters = counters
         self._last_seq = -1
+        self._session_id: str | None = None
         self._region: SharedRegion | None = None
+        self._meter: SessionMeter | None = None
 
     async def run(self) -> None:
         """Raises:  InvalidArgument, FailedPrecondition: the robot breaks the protocol, or does not fit the policy.
-        ResourceExhausted: it does not read.  Unavailable: the model does not serve, or the server closes.
+        ResourceExhausted: it is not admitted, or does not read.  Unavailable: the model does not serve, or the server
+        closes.
         """
         availability = self._runner.dispatcher.availability
         async with availability.until_closed():
@@ -57,8 +62,11 @@ class ControlSession:
             await self._open(first)
             await self._serve()
         finally:
+            self._release()
             if self._region is not None:
                 self._region.close()
+            if self._meter is not None:
+                self._runner.dispatcher.meters.sessions.close(self._meter)
 
     async def _serve(self) -> None:
         reading = asyncio.create_task(self._read())
@@ -89,6 +97,7 @@ class ControlSession:
             self._pilot.finish()
         await _first_of(piloting, writing)
         if closed:
+            self._release()  # whoever has read the answer finds its place free
             self._outbox.put(wire.ControlResponse(closed=wire.ControlClosed()))
         written = asyncio.create_task(self._outbox.written())
         try:
@@ -113,11 +122,22 @@ class ControlSession:
         self._settings: ControlSettings = settings_from(self._runner, opening)
         self._runner.dispatcher.availability.check(self._settings.model.name)
         self._outbox = Outbox(self._context, self._counters)
+        session_id = await self._admitted(opening.takes_over)
+        self._meter = self._runner.dispatcher.meters.sessions.open(
+            session_id,
+            "control",
+            self._settings.model.name,
+            self._context.peer(),
+            self._settings.admitted_hz,
+            self._settings.budget_ms,
+        )
         refused = self._map_region(opening)
-        self._pilot = Pilot(self._runner, self._settings, self._region, self._outbox, self._clock)
+        self._pilot = Pilot(
+            self._runner, self._settings, session_id, self._region, self._outbox, self._clock, self._meter
+        )
         self._episode = new_episode(self._settings, opening.epoch, self._settings.seed or 0, opening.instruction)
         opened = wire.ControlOpened(
-            session_id=new_id("s"),
+            session_id=session_id,
             action_horizon=self._settings.policy.action_horizon,
             schema=self._settings.schema,
             admitted_hz=self._settings.admitted_hz,
@@ -128,6 +148,33 @@ class ControlSession:
         )
         # To its end: a stream that fails during its first write cannot say why.
         await self._context.write(wire.ControlResponse(opened=opened))
+
+    async def _admitted(self, takes_over: str) -> str:
+        """The name of the session, for which there is time on every rank.
+
+        Raises:  ResourceExhausted: there is not, with the numbers, and the rate that would fit.
+        """
+        settings = self._settings
+        try:
+            self._session_id = await self._admit(takes_over)
+        except ResourceExhausted:
+            if not await self._runner.measuring.again(settings.model, settings.task, settings.options):
+                raise
+            self._session_id = await self._admit(takes_over)
+        return self._session_id
+
+    async def _admit(self, takes_over: str) -> str:
+        settings = self._settings
+        rate = ControlRate(settings.task, settings.admitted_hz, settings.options, takes_over)
+        return await self._runner.dispatcher.open_session(
+            settings.model.name, client=self._context.peer(), control=rate
+        )
+
+    def _release(self) -> None:
+        if self._session_id is not None:
+            self._runner.dispatcher.close_session(self._session_id)
+        if self._meter is not None:
+            self._runner.dispatcher.meters.sessions.close(self._meter)
 
     def _map_region(self, opening: wire.OpenControl) -> request_pb2.ErrorDetail | None:
         """Returns why the region that is offered is not used: the robot then sends bytes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mstar_rt.errors import FailedPrecondition, InvalidArgument
 from mstar_rt.model import CameraSpec, ParamValue, PolicySpec, ServedModel, TaskSpec
+from mstar_rt.model.anytime import check_anytime, fewest_steps
 from mstar_rt.model.guidance_bound import GUIDED_MODES, check_guidance
 from mstar_rt.model.policy import NO_CHUNKING
 from mstar_rt.protos import control_pb2 as wire
@@ -43,6 +44,17 @@ class ControlSettings:
     params: dict[str, ParamValue]
     seed: int | None
     max_seed: int
+    anytime: bool = False
+
+    @property
+    def task(self) -> str:
+        """What every chunk of the session is made by."""
+        return task_of(self.policy, self.anytime)
+
+    @property
+    def options(self) -> dict[str, ParamValue]:
+        """What settles the cost of a chunk."""
+        return self.params | ({} if self.chunking is None else self.chunking.params)
 
     @property
     def admitted_hz(self) -> float:
@@ -62,8 +74,9 @@ def settings_from(runner: TaskRunner, opening: wire.OpenControl) -> ControlSetti
     _check_rhythm(opening, policy)
     chunking = chunking_from(opening, policy)
     negotiated = negotiate(model.name, policy, opening, mode_of(opening))
-    params = _params(opening, model, policy, negotiated.normalization, chunking)
-    known = {spec.name: spec for spec in model.task(policy.task).params}
+    task = model.task(task_of(policy, opening.anytime))
+    params = _params(opening, model, policy, task, negotiated.normalization, chunking)
+    known = {spec.name: spec for spec in task.params}
     seed = None
     if "seed" in known:
         seed = opening.seed if opening.HasField("seed") else random_seed()
@@ -82,7 +95,12 @@ def settings_from(runner: TaskRunner, opening: wire.OpenControl) -> ControlSetti
         params=params,
         seed=seed,
         max_seed=2**63 - 1 if largest is None else int(largest),
+        anytime=opening.anytime,
     )
+
+
+def task_of(policy: PolicySpec, anytime: bool) -> str:
+    return policy.anytime_task if anytime and policy.anytime_task is not None else policy.task
 
 
 def check_budget(budget_ms: float) -> None:
@@ -102,10 +120,9 @@ def _check_rhythm(opening: wire.OpenControl, policy: PolicySpec) -> None:
         raise InvalidArgument(
             f"replan_every is {opening.replan_every}, expected 1 to {policy.action_horizon}, the actions of a chunk"
         )
-    if opening.anytime:
+    if opening.anytime and policy.anytime_task is None:
         raise InvalidArgument(
-            f"anytime is set, but policy {opening.model!r} always runs all of its denoise steps: leave it unset, and "
-            "choose num_denoise_steps"
+            f"anytime is set, but policy {opening.model!r} has no denoise steps that it could leave out: leave it unset"
         )
 
 
@@ -120,6 +137,7 @@ def _params(
     opening: wire.OpenControl,
     model: ServedModel,
     policy: PolicySpec,
+    task: TaskSpec,
     normalization: str | None,
     chunking: Chunking | None,
 ) -> dict[str, ParamValue]:
@@ -131,7 +149,7 @@ def _params(
     add_model_options(params, opening.model_options)
     if opening.HasField("num_denoise_steps"):
         params["num_denoise_steps"] = opening.num_denoise_steps
-    known = [spec.name for spec in model.task(policy.task).params]
+    known = [spec.name for spec in task.params]
     if normalization is not None and "normalization" in known:
         params["normalization"] = normalization
     if policy.chunking:
@@ -139,15 +157,17 @@ def _params(
     given = params | ({} if chunking is None else chunking.params)
     if policy.takes_instruction:
         given["instruction"] = opening.instruction
-    check_given_options(model, (policy.task,), given)
+    check_given_options(model, (task.name,), given)
+    values = {spec.name: given.get(spec.name, spec.default) for spec in task.params}
+    if opening.anytime:
+        check_anytime(values)
     if chunking is not None and chunking.mode in GUIDED_MODES:
-        _check_guidance(model.task(policy.task), given)
+        _check_guidance(values)
     return params
 
 
-def _check_guidance(task: TaskSpec, given: Mapping[str, ParamValue]) -> None:
+def _check_guidance(values: Mapping[str, ParamValue | None]) -> None:
     """Before the first motion: the first chunk has nothing that guides it, so only the second one would be refused."""
-    values = {spec.name: given.get(spec.name, spec.default) for spec in task.params}
-    num_steps, bound = values.get("num_denoise_steps"), values.get("max_guidance_weight")
-    if isinstance(num_steps, int) and isinstance(bound, (int, float)):
+    num_steps, bound = fewest_steps(values), values.get("max_guidance_weight")
+    if num_steps is not None and isinstance(bound, (int, float)):
         check_guidance(num_steps, float(bound))
