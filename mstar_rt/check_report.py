@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from mstar_rt.config import DeploymentConfig
+from mstar_rt.config_process import ProcessConfig
+from mstar_rt.errors import FailedPrecondition
 from mstar_rt.model import PolicySpec, ServedModel, VectorSpec
 from mstar_rt.placement import Placement, Ranks
 from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
+from mstar_rt.process_settings import check_permitted
 
 
 def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placement: Placement) -> Iterator[str]:
     """Lines for people; those that begin with "warning:" are about what works but is hardly meant."""
     for worker in config.workers:
         yield f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)"
+        yield from _process(worker.process)
         for name in placement.models_on(worker.rank):
             nodes = ", ".join(_nodes_on(placement, name, worker.rank))
             yield f"  {name} ({models[name].family}): {nodes}"
     for worker in config.workers:
         if not placement.models_on(worker.rank):
             yield f"warning: rank {worker.rank} runs no node; place nodes there or take the worker out of the file"
+    asks = list(_process(config.server.process))
+    if config.server.keep_cpus_awake:
+        asks.append("  keeps all cores awake")
+    if asks:
+        yield from ("server:", *asks)
+    yield from _starved_server(config)
     for name, model in models.items():
         if model.policy is not None:
             yield from _policy(name, model.policy)
     for name in models:
         if len(placement.ranks_of(name)) > 1:
             yield from _crossings(placement, name, [task.walks for task in models[name].tasks])
+
+
+def _process(process: ProcessConfig) -> Iterator[str]:
+    """What it asks of the kernel, if anything, and whether it would get it here."""
+    asks = [
+        f"cores {_numbers(process.cpus)}" if process.cpus else "",
+        f"real time, priority {process.realtime_priority}" if process.realtime_priority else "",
+    ]
+    if any(asks):
+        yield f"  process: {', '.join(filter(None, asks))}"
+    try:
+        check_permitted(process)
+    except FailedPrecondition as error:
+        yield f"warning: {error}"
+
+
+def _starved_server(config: DeploymentConfig) -> Iterator[str]:
+    """Workers in real time that can be busy on all of the server's cores at once, and that it cannot overtake."""
+    server = config.server.process
+    cores = set(server.cpus or range(os.cpu_count() or 1))
+    rivals = [
+        worker
+        for worker in config.workers
+        if worker.process.realtime_priority > 0
+        and worker.process.realtime_priority >= server.realtime_priority
+        and cores & set(worker.process.cpus or cores)
+    ]
+    num_taken = sum(min(worker.threads, len(worker.process.cpus) or worker.threads) for worker in rivals)
+    if num_taken >= len(cores):
+        ranks = _numbers([worker.rank for worker in rivals])
+        yield (
+            f"warning: ranks {ranks}, in real time, can keep the server from all its {len(cores)} core(s); set a "
+            "higher server.process.realtime_priority, or give it a core of its own"
+        )
 
 
 def _policy(name: str, policy: PolicySpec) -> Iterator[str]:

@@ -17,12 +17,15 @@ from typing import Any
 
 import yaml
 
+from mstar_rt.config_admission import AdmissionConfig, check_admission
+from mstar_rt.config_process import ProcessConfig, check_process
 from mstar_rt.errors import ConfigError, nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 WORKER_LIMITS = {"threads": 256, "max_batch": 4096, "kv_memory_mb": 1 << 20, "shared_memory_mb": 1 << 20}
 MAX_TIMEOUT_S = 86400.0
+SCHEDULING = ("deadline", "fcfs", "round_robin")
 
 PATH_OPTIONS = ("config", "tokenizer", "norm_stats")
 """Options of any model family that name a file, or files by name."""
@@ -34,6 +37,10 @@ class ServerConfig:
 
     `drain_timeout_s` is how long a server that is told to stop lets running requests finish. `max_unread_mb` is how
     much of one request's answer may wait for a client that does not read.
+
+    `metrics_port` serves Prometheus metrics at http://host:metrics_port/metrics (0 takes a free port; None: nowhere).
+    A control tick that misses its deadline leaves a trace of all processes in the folder `trace_dir` ("": nowhere).
+    `otlp_endpoint` is the address of an OpenTelemetry collector, e.g. http://127.0.0.1:4318 ("": none).
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +50,11 @@ class ServerConfig:
     max_message_mb: int = 64
     drain_timeout_s: float = 10.0
     max_unread_mb: int = 64
+    metrics_port: int | None = None
+    trace_dir: str = ""
+    otlp_endpoint: str = ""
+    process: ProcessConfig = field(default_factory=ProcessConfig)
+    keep_cpus_awake: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,15 @@ class WorkerConfig:
     `check_outputs` holds every output of every node against what the model declares, and refuses NaN. A worker whose
     step takes longer than `max_step_s`, or from which nothing is heard for `silence_timeout_s`, is killed and started
     again.
+
+    `max_step_ms` is what no step should take longer than: what can run in parts does, so that more critical work waits
+    for a part only. A node that cannot, and takes longer, is reported. None: every step runs as a whole.
+
+    `compile` runs nodes that offer it through torch.compile: faster steps, for some ten seconds at each start.
+
+    `scheduling` "deadline" runs the most critical class first and keeps deadlines inside it; "fcfs" (the oldest request
+    first) and "round_robin" (the nodes in turn) know neither, and are there to compare with. `lower_class_share` is the
+    part of the step time that less critical work keeps where more critical work would take all of it.
     """
 
     rank: int
@@ -63,7 +84,12 @@ class WorkerConfig:
     shared_memory_mb: int = 256
     check_outputs: bool = False
     max_step_s: float = 60.0
+    max_step_ms: float | None = None
     silence_timeout_s: float = 10.0
+    scheduling: str = "deadline"
+    lower_class_share: float = 0.05
+    compile: bool = False
+    process: ProcessConfig = field(default_factory=ProcessConfig)
 
 
 @dataclass(frozen=True)
@@ -99,6 +125,7 @@ class DeploymentConfig:
     workers: tuple[WorkerConfig, ...] = (WorkerConfig(rank=0),)
     placement: tuple[PlacementRule, ...] = ()
     server: ServerConfig = ServerConfig()
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     warmup_timeout_s: float = 300.0
     base_dir: str = "."
 
@@ -190,7 +217,21 @@ def _check(config: DeploymentConfig, where: str) -> None:
         if worker.dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"{where}.workers: dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
         _check_timeout(worker.max_step_s, f"{where}.workers: max_step_s")
+        if worker.max_step_ms is not None and not 0.1 <= worker.max_step_ms <= worker.max_step_s * 1e3:
+            raise ConfigError(
+                f"{where}.workers: max_step_ms is {worker.max_step_ms:g}, expected 0.1 to {worker.max_step_s * 1e3:g} "
+                "(max_step_s)"
+            )
         _check_timeout(worker.silence_timeout_s, f"{where}.workers: silence_timeout_s", least=1.0)
+        if worker.scheduling not in SCHEDULING:
+            raise ConfigError(
+                f"{where}.workers: scheduling is {worker.scheduling!r}, expected one of {', '.join(SCHEDULING)}"
+            )
+        if not 0 <= worker.lower_class_share < 1:
+            raise ConfigError(
+                f"{where}.workers: lower_class_share is {worker.lower_class_share:g}, expected 0 up to below 1"
+            )
+        check_process(worker.process, f"{where}.workers: process")
     _check_timeout(config.warmup_timeout_s, f"{where}.warmup_timeout_s")
     _check_timeout(config.server.drain_timeout_s, f"{where}.server.drain_timeout_s", least=0.0)
     for index, rule in enumerate(config.placement):
@@ -204,6 +245,19 @@ def _check(config: DeploymentConfig, where: str) -> None:
         raise ConfigError(f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024")
     if not 1 <= config.server.max_unread_mb <= 65536:
         raise ConfigError(f"{where}.server.max_unread_mb is {config.server.max_unread_mb}, expected 1 to 65536")
+    _check_watching(config.server, f"{where}.server")
+    check_admission(config.admission, f"{where}.admission")
+    check_process(config.server.process, f"{where}.server.process")
+
+
+def _check_watching(server: ServerConfig, where: str) -> None:
+    if server.metrics_port is not None:
+        if not 0 <= server.metrics_port <= 65535:
+            raise ConfigError(f"{where}.metrics_port is {server.metrics_port}, expected 0 to 65535")
+        if server.metrics_port and server.metrics_port == server.port:
+            raise ConfigError(f"{where}.metrics_port is {server.metrics_port}, as is port: choose another one")
+    if server.otlp_endpoint and not server.otlp_endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"{where}.otlp_endpoint is {server.otlp_endpoint!r}, expected e.g. 'http://127.0.0.1:4318'")
 
 
 def _check_timeout(value_s: float, label: str, least: float | None = None) -> None:

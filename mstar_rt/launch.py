@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import logging
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mstar_rt import process_settings
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.conductor import Conductor
 from mstar_rt.config import DeploymentConfig
 from mstar_rt.errors import Internal, MstarError, Unavailable
+from mstar_rt.freed_memory import keep_freed_memory
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
 from mstar_rt.model.declare import declare_model
@@ -25,6 +28,7 @@ from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
 from mstar_rt.server.tensor_port import Readers
 from mstar_rt.server.warmup import WarmUps
+from mstar_rt.server.watching import WatchConfig, watched
 from mstar_rt.supervision import Process, Supervisor, start_worker
 from mstar_rt.transport import RELEASE_DELAY_S, ControlEndpoint, ZmqMesh, shared_memory_plane
 
@@ -36,6 +40,8 @@ STREAM_GRACE_S = 1.0
 """How long calls that have their last word may take to send it."""
 
 CHECK_EVERY_S = 0.5
+KEPT_MEGABYTES = 256
+"""Of what the server's messages took, for the next ones."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -65,7 +71,8 @@ def input_readers(models: Mapping[str, ServedModel], placement: Placement) -> Ca
 class Deployment:
     """A running deployment; made by `running_deployment`.
 
-    `failure` is set with what must end it; `at_once` tells whoever drains or stops it not to wait any more.
+    `metrics_address` is "" if no metrics are served. `failure` is set with what must end it; `at_once` tells whoever
+    drains or stops it not to wait any more.
     """
 
     config: DeploymentConfig
@@ -77,6 +84,7 @@ class Deployment:
     endpoint: ControlEndpoint
     directory: Path
     edge: Edge = field(init=False)
+    metrics_address: str = ""
     supervisors: dict[int, Supervisor] = field(default_factory=dict)
     at_once: asyncio.Event = field(default_factory=asyncio.Event)
     failure: asyncio.Future[MstarError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -202,7 +210,7 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
     mesh = ZmqMesh.create()
     try:
         endpoint = mesh.endpoint("server")
-        conductor = Conductor(models, placement, mesh.endpoint("conductor"), clock, config.workers)
+        conductor = Conductor(models, placement, mesh.endpoint("conductor"), clock, config.workers, config.admission)
         memory_bytes = sum(worker.shared_memory_mb for worker in config.workers) * 2**20
         plane = shared_memory_plane(endpoint, mesh.deployment_id, memory_bytes, RELEASE_DELAY_S)
         dispatcher = Dispatcher(
@@ -218,12 +226,13 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
             deployment.keep_running("dispatcher", dispatcher.run()),
         ]
         try:
-            deployment.edge = await start_edge(edge_config(config), models, dispatcher)
-            supervising = deployment.supervise_workers()
-            try:
-                yield deployment
-            finally:
-                await deployment.stop(supervising)
+            async with watched(watch_config(config), dispatcher, clock) as deployment.metrics_address:
+                deployment.edge = await start_edge(edge_config(config), models, dispatcher)
+                supervising = deployment.supervise_workers()
+                try:
+                    yield deployment
+                finally:
+                    await deployment.stop(supervising)
         finally:
             for task in tasks:
                 task.cancel()
@@ -239,6 +248,13 @@ async def serve(config: DeploymentConfig) -> None:
     Raises:
         MstarError: it cannot start, or cannot go on.
     """
+    config = _permitted(config)
+    keep_freed_memory(KEPT_MEGABYTES)
+    with process_settings.cpus_kept_awake() if config.server.keep_cpus_awake else contextlib.nullcontext():
+        await _serve(config)
+
+
+async def _serve(config: DeploymentConfig) -> None:
     asked, at_once = asyncio.Event(), asyncio.Event()
 
     def ask() -> None:
@@ -257,7 +273,10 @@ async def serve(config: DeploymentConfig) -> None:
             # What was loaded lives as long as the process: keep the collector from walking it during a request.
             gc.collect()
             gc.freeze()
+            process_settings.apply(config.server.process, spare_children=True)
             print(f"mstar-rt serves {', '.join(deployment.models)} on {deployment.address}", flush=True)
+            if deployment.metrics_address:
+                print(f"mstar-rt shows its metrics on {deployment.metrics_address}", flush=True)
             await _first_of(stopping, deployment.failure)
         ready.cancel()
         stopping.cancel()
@@ -265,6 +284,20 @@ async def serve(config: DeploymentConfig) -> None:
             await deployment.drain()
         if deployment.failure.done():
             raise deployment.failure.result()
+
+
+def _permitted(config: DeploymentConfig) -> DeploymentConfig:
+    """The same, with what workers have to ask of the kernel lest they inherit the server's settings.
+
+    Raises:  FailedPrecondition: the kernel refuses what the file asks for.
+    """
+    process_settings.check_permitted(config.server.process)
+    workers = []
+    for worker in config.workers:
+        process_settings.check_permitted(worker.process)
+        process = process_settings.inherited(worker.process, config.server.process)
+        workers.append(dataclasses.replace(worker, process=process))
+    return dataclasses.replace(config, workers=tuple(workers))
 
 
 async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
@@ -280,4 +313,15 @@ def edge_config(config: DeploymentConfig) -> EdgeConfig:
         reflection=server.reflection,
         insecure=server.insecure,
         max_message_bytes=server.max_message_mb * 2**20,
+    )
+
+
+def watch_config(config: DeploymentConfig) -> WatchConfig:
+    server = config.server
+    return WatchConfig(
+        deployment=config.name,
+        host=server.host,
+        metrics_port=server.metrics_port,
+        trace_dir=config.resolve(server.trace_dir),
+        otlp_endpoint=server.otlp_endpoint,
     )

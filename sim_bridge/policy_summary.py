@@ -114,7 +114,7 @@ def _chunk_split_ms(episodes: Sequence[PolicyEpisode]) -> dict[str, float]:
         total["queue"] += timing.queue_us
         total["edge"] += timing.decode_us + timing.encode_us
         total["server"] += timing.total_us
-        total["network_and_client"] += 1e6 * chunk.latency_s - timing.total_us
+        total["network_and_client"] += timing.network_us(chunk.latency_s)
     return {name: round(us / len(chunks) / 1e3, 2) for name, us in total.items()}
 
 

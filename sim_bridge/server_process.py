@@ -19,13 +19,14 @@ _SERVES = re.compile(r"^mstar-rt serves .* on (\S+)$")
 
 
 @contextlib.contextmanager
-def served(config: Path) -> Iterator[str]:
-    """Run `mstar-rt serve config` on a free port; yields "host:port" once every model serves.
+def served(config: Path, module: str = "mstar_rt.cli") -> Iterator[str]:
+    """Run `mstar-rt serve config` on a free port; yields "host:port" once every model serves. `module` is what is run
+    as `mstar-rt`.
 
     Raises:
         FailedPrecondition: the server ended before it served, with its own sentence.
     """
-    command = [sys.executable, "-m", "mstar_rt.cli", "serve", str(config), "--port", "0", "--parent", str(os.getpid())]
+    command = [sys.executable, "-m", module, "serve", str(config), "--port", "0", "--parent", str(os.getpid())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield _wait_for_address(process)

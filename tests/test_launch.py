@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "models"))
 from mstar_rt import launch, supervision
 from mstar_rt.client import connect_async
 from mstar_rt.config import DeploymentConfig, WorkerConfig, parse_deployment
-from mstar_rt.errors import Internal, InvalidArgument, MstarError, Unavailable
+from mstar_rt.errors import FailedPrecondition, Internal, InvalidArgument, MstarError, Unavailable
 from mstar_rt.launch import Deployment, running_deployment, serve
 from mstar_rt.message import CancelRequest, Message, Release, Shutdown, StartWalk, WalkDone, WalkFailed, WorkerReady
 from mstar_rt.transport import ZmqMesh
@@ -304,3 +305,17 @@ async def test_a_crash_while_serving_ends_the_process_with_one_sentence(monkeypa
 
     with pytest.raises(Internal, match=r"the conductor failed \(ZeroDivisionError\)"):
         await crash()
+
+
+def test_workers_ask_for_what_they_would_else_inherit_from_the_server() -> None:
+    asked = dataclasses.replace(config(process={"cpus": [0]}), workers=(WorkerConfig(0), WorkerConfig(1)))
+    filled = launch._permitted(asked)
+    assert [worker.process.cpus for worker in filled.workers] == [tuple(sorted(os.sched_getaffinity(0)))] * 2
+    assert filled.server == asked.server
+    assert launch._permitted(config()) == config()
+
+
+async def test_what_the_kernel_refuses_ends_the_start() -> None:
+    with pytest.raises(FailedPrecondition, match="cpus: this process cannot run on 4000"):
+        await serve(config(process={"cpus": [4000]}))
+    assert not ScriptedWorker.lives

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -37,12 +38,12 @@ def test_limits_that_watch_over_processes() -> None:
     config = parse_deployment(
         changed(
             server={"drain_timeout_s": 0, "max_unread_mb": 8},
-            workers=[{"rank": 0, "check_outputs": True, "max_step_s": 1.5, "silence_timeout_s": 2}],
+            workers=[{"rank": 0, "check_outputs": True, "max_step_s": 1.5, "max_step_ms": 20, "silence_timeout_s": 2}],
         )
     )
     assert (config.server.drain_timeout_s, config.server.max_unread_mb) == (0.0, 8)
     worker = config.workers[0]
-    assert (worker.check_outputs, worker.max_step_s, worker.silence_timeout_s) == (True, 1.5, 2.0)
+    assert (worker.check_outputs, worker.max_step_s, worker.max_step_ms, worker.silence_timeout_s) == (True, 1.5, 20, 2)
 
 
 def test_a_placement_rule_is_about_all_nodes_in_all_walks_unless_it_says_so() -> None:
@@ -93,6 +94,16 @@ def test_plain_round_trip() -> None:
         (changed(placement=[{"model": "m", "ranks": ["0"]}]), r"placement\[0\].ranks\[0\] is '0', expected int"),
         (changed(workers=[{"rank": 0, "max_step_s": 0}]), "max_step_s is 0, expected over 0, up to 86400"),
         (changed(workers=[{"rank": 0, "max_step_s": float("inf")}]), "max_step_s is inf"),
+        (changed(workers=[{"rank": 0, "max_step_ms": 0}]), r"max_step_ms is 0, expected 0.1 to 60000 \(max_step_s\)"),
+        (changed(workers=[{"rank": 0, "max_step_ms": 9e3, "max_step_s": 2}]), "max_step_ms is 9000, expected 0.1 to 2"),
+        (changed(workers=[{"rank": 0, "max_step_ms": float("nan")}]), "max_step_ms is nan"),
+        (
+            changed(workers=[{"rank": 0, "scheduling": "lifo"}]),
+            "scheduling is 'lifo', expected one of deadline, fcfs, round_robin",
+        ),
+        (changed(workers=[{"rank": 0, "lower_class_share": 1}]), "lower_class_share is 1, expected 0 up to below 1"),
+        (changed(workers=[{"rank": 0, "lower_class_share": float("nan")}]), "lower_class_share is nan"),
+        (changed(workers=[{"rank": 0, "max_step_ms": "20"}]), r"workers\[0\].max_step_ms is '20', expected float"),
         (changed(workers=[{"rank": 0, "silence_timeout_s": 0.5}]), "silence_timeout_s is 0.5, expected at least 1, up"),
         (changed(workers=[{"rank": 0, "check_outputs": 1}]), "check_outputs is 1, expected bool"),
         (changed(server={"drain_timeout_s": -1}), "drain_timeout_s is -1, expected at least 0, up to 86400"),
@@ -128,3 +139,28 @@ def test_paths_are_relative_to_the_file(tmp_path: Any) -> None:
     assert config.resolve("") == ""
     assert config.resolve_options({"config": "d.json", "size": 3}) == {"config": str(tmp_path / "d.json"), "size": 3}
     assert config.resolve_options({"config": 3}) == {"config": 3}
+
+
+def test_what_is_taken_on() -> None:
+    assert parse_deployment(GOOD).admission.utilisation_bound == 0.8
+    given = {"utilisation_bound": None, "max_queued_planning": 3, "max_sessions_per_client": 2}
+    admission = parse_deployment(changed(admission=given)).admission
+    assert admission.utilisation_bound is None
+    assert (admission.max_queued_planning, admission.max_sessions_per_client) == (3, 2)
+    assert (admission.max_queued_generation, admission.max_requests_per_client) == (256, 128)
+
+
+@pytest.mark.parametrize(
+    ("admission", "message"),
+    [
+        ({"utilisation_bound": 0}, "test.admission.utilisation_bound is 0, expected over 0, at most 1, or null"),
+        ({"utilisation_bound": 1.01}, "utilisation_bound is 1.01"),
+        ({"utilisation_bound": float("nan")}, "utilisation_bound is nan"),
+        ({"max_queued_generation": 0}, "max_queued_generation is 0, expected 1 to 1000000"),
+        ({"max_requests_per_client": 1.5}, "max_requests_per_client is 1.5, expected int"),
+        ({"max_queued": 5}, "unknown key 'max_queued', did you mean"),
+    ],
+)
+def test_impossible_admission_is_refused(admission: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_deployment(changed(admission=admission), where="test")
