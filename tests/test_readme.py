@@ -16,6 +16,8 @@ from mstar_rt import graph
 from mstar_rt.cli import main
 from mstar_rt.client import connect
 from mstar_rt.config import DeploymentConfig, ModelConfig, PlacementRule, ServerConfig, WorkerConfig, parse_deployment
+from mstar_rt.config_admission import AdmissionConfig
+from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import GraphError
 from sim_bridge.server_process import served
 
@@ -134,7 +136,8 @@ def test_every_key_and_its_default_are_listed() -> None:
         first, *more = re.findall(r"`([^`]+)`", keys)
         prefix = first.rpartition(".")[0]
         listed |= dict.fromkeys([first, *(prefix + other for other in more)], default.strip("`"))
-    nested = {"server": ServerConfig, "workers[]": WorkerConfig, "models[]": ModelConfig, "placement[]": PlacementRule}
+    nested = {"server": ServerConfig, "workers[]": WorkerConfig, "models[]": ModelConfig, "placement[]": PlacementRule,
+              "admission": AdmissionConfig, "process": ProcessConfig}  # fmt: skip
     for prefix, kind in nested.items():
         for field in dataclasses.fields(kind):
             default = listed[f"{prefix}.{field.name}"]

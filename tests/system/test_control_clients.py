@@ -31,6 +31,7 @@ def start(folder: Path, port: int) -> Serving:
     data = {
         "name": "control-test",
         "server": {"port": port},
+        "admission": {"utilisation_bound": None},  # some hold their worker up on purpose
         "models": [{"name": "toy", "family": "toy_policy:declare"}],
         "workers": [{"rank": 0, "shared_memory_mb": 16}],
         "placement": [{"model": "toy", "ranks": [0]}],
@@ -107,7 +108,9 @@ def test_late_chunks_go_on_where_the_robot_is(client: Client, mode: str) -> None
             assert [act(robot).kind for _ in range(3)] == ["chunk"] * 3
             arrived(robot, seq)
         stats = robot.stats
-        assert (stats.starvation_ticks, stats.chunks, stats.events) == (0, {"used": 5}, {"connected": 1})
+        # It acts as fast as it is answered, which is over the rate that it said: that is flagged, and no more.
+        events = {kind: count for kind, count in stats.events.items() if kind != "flagged"}
+        assert (stats.starvation_ticks, stats.chunks, events) == (0, {"used": 5}, {"connected": 1})
         assert act(robot).index == 3, "the last chunk answers what was seen three actions ago"
         known = [0] if mode == "temporal_ensemble" else stats.delays.tolist()
         assert robot.latest().delay_assumed in known

@@ -33,6 +33,7 @@ def deployment() -> dict[str, Any]:
     return {
         "name": "control-test",
         "server": {"port": 0},
+        "admission": {"utilisation_bound": None},  # some hold their worker up on purpose
         "models": [{"name": "toy", "family": "toy_policy:declare"}],
         "workers": [{"rank": 0, "shared_memory_mb": 16, "check_outputs": True}],
     }

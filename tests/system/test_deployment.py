@@ -59,9 +59,9 @@ async def run(
 
 
 async def idle_stats(deployment: Deployment) -> dict[str, float]:
-    stats, silent = await deployment.dispatcher.collect_stats()
-    assert not silent
-    return {f"{source}:{name}": value for source, values in stats.items() for name, value in values.items()}
+    stats = await deployment.dispatcher.collect_stats()
+    assert not stats.silent
+    return {f"{source}:{name}": value for source, values in stats.values.items() for name, value in values.items()}
 
 
 async def assert_nothing_is_held(deployment: Deployment) -> dict[str, float]:

@@ -18,7 +18,7 @@ from golden_data import close
 from serving import Serving, assert_nothing_is_held, serving_of, write_deployment
 
 from mstar_rt.client import Client
-from mstar_rt.errors import InvalidArgument
+from mstar_rt.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 GUIDANCE = {"delay": 2, "prefix_attention_horizon": 6, "schedule": "linear", "max_guidance_weight": 10.0}
@@ -125,6 +125,32 @@ def test_many_at_once_get_what_each_gets_alone_on_one_rank_and_on_two(policies: 
             together = list(pool.map(lambda request, name=model: act(policies, name, request[0], **request[1]), asked))
             for one, other in zip(alone, together, strict=True):
                 close(other, one, 1e-5)
+    assert_nothing_is_held(policies)
+
+
+@pytest.mark.parametrize("model", ["robot", "apart"])
+def test_a_budget_that_is_too_small_for_all_steps_gives_the_chunk_of_fewer(policies: Client, model: str) -> None:
+    """On one rank and on two. The budget is moved until it fits this machine, whatever else runs on it."""
+    steps = {"num_denoise_steps": 64}
+    act(policies, model, observed(), **BASE, **steps)
+    budget_ms, num_steps = 40.0, 64
+    for _ in range(200):
+        stream = policies.run(model, "act_anytime", observed(), **BASE, **steps, budget_ms=budget_ms)
+        try:
+            outputs = {output.name: output.value for output in stream}
+        except (DeadlineExceeded, ResourceExhausted):
+            budget_ms *= 1.3
+            continue
+        num_steps = int(outputs["num_denoise_steps"])
+        if num_steps < 64:
+            break
+        assert stream.done is not None
+        assert not stream.done.flags
+        budget_ms *= 0.8
+    assert 2 <= num_steps < 64
+    assert stream.done is not None
+    assert stream.done.flags == ("fewer_steps",)
+    close(outputs["actions"], act(policies, model, observed(), **BASE, num_denoise_steps=num_steps), 1e-6)
     assert_nothing_is_held(policies)
 
 

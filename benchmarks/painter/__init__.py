@@ -1,0 +1,1 @@
+"""A generator to load a worker with: real matrix products, partial results as it goes, a picture without meaning."""
