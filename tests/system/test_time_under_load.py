@@ -32,7 +32,7 @@ STATE = np.array([0.5, 0.25, 0.0], np.float32)
 PROMPT = {"prompt": np.ones(16, np.float32)}
 SMALL = {"side": 8, "width": 64, "hidden": 256, "tile": 8}
 LARGE = {"side": 16, "width": 64, "hidden": 2048, "tile": 8, "decoder_hidden": 1 << 16}
-"""A millisecond a step, and a tenth of a second for the decoder, on one core."""
+"""A millisecond a step, and some hundredths of a second for the decoder, on one core."""
 
 SHED = ("dropped_stale", "overwritten", "dropped_late")
 MAX_STEP_MS = 10.0
