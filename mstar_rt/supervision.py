@@ -170,7 +170,7 @@ async def start_worker(
         given.write(json.dumps(config_to_plain(config)).encode())
         given.seek(0)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mstar_rt.worker",
+            sys.executable, "-P", "-m", "mstar_rt.worker",  # -P: no module of the folder that we stand in
             "--rank", str(worker.rank), "--deployment", str(directory),
             "--models", ",".join(models), "--parent", str(os.getpid()),
             stdin=given, stdout=output,

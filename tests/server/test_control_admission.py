@@ -37,7 +37,7 @@ def test_a_session_states_its_rate_and_what_settles_its_cost(runtime: ToyRuntime
     (submit,) = runtime.wait_for(Submit)
     assert (submit.client, submit.criticality, submit.session_id) == (answer.session_id, "control", None)
     robot.close()
-    assert runtime.seen(CloseSession) == [CloseSession(answer.session_id)], "before the robot hears that it is closed"
+    assert runtime.wait_for(CloseSession) == [CloseSession(answer.session_id)]
 
 
 @pytest.mark.parametrize("how", ["vanishes", "breaks the protocol", "stops sending"])
