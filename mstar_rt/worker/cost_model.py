@@ -19,7 +19,6 @@ STALE_AFTER = 256
 """Steps of a bucket after which a size that none of them had is forgotten: one that was measured while the machine was
 slow would look too expensive to be run, and measured, ever again."""
 
-_EXACT_SIZES = 16
 _KEPT_BITS = 4
 
 
@@ -112,7 +111,7 @@ class _Curve:
 
     def observe(self, num_items: int, duration_ns: int) -> bool:
         """Whether it counts."""
-        size = num_items if num_items <= _EXACT_SIZES else _rounded(num_items)
+        size = rounded_size(num_items)
         window = self._windows.get(size)
         if window is None:
             if size not in self._seen:
@@ -149,7 +148,7 @@ class _Curve:
         return below_ns + (self._windows[above].high_ns - below_ns) * (num_items - below) // (above - below)
 
 
-def _rounded(num_items: int) -> int:
-    """Down to as many leading bits as matter."""
-    shift = num_items.bit_length() - _KEPT_BITS
+def rounded_size(num_items: int) -> int:
+    """Down to as many leading bits as matter: sizes up to 16 are as they are."""
+    shift = max(0, num_items.bit_length() - _KEPT_BITS)
     return num_items >> shift << shift

@@ -10,14 +10,14 @@ A step costs something of its own and something for each item, so an item costs 
 
 from __future__ import annotations
 
+from mstar_rt.worker.cost_model import rounded_size
+
 QUANTILE = 0.6
 WINDOW = 16
 ENOUGH = 3
 """So many steps of a size can count against it."""
 STALE_AFTER = 256
 """Steps after which a size that none of them had is forgotten."""
-KEPT_BITS = 4
-"""Sizes are told apart to so many leading bits."""
 
 
 class StepSizes:
@@ -36,7 +36,7 @@ class StepSizes:
 
     def observe(self, num_items: int, duration_ns: int) -> None:
         """A step of that size took so long."""
-        size = _rounded(num_items)
+        size = rounded_size(num_items)
         window = self._windows.get(size)
         if window is None:
             window = self._windows[size] = _Window()
@@ -67,7 +67,7 @@ class StepSizes:
     def _may_grow(self, fitting: list[int]) -> bool:
         """Whether to try one item more than the largest size that fits. What it took does not tell how much of that was
         not for its items: where it was most of it, only a try finds out that more would fit."""
-        largest, tried = fitting[-1], self._windows.get(_rounded(fitting[-1] + 1))
+        largest, tried = fitting[-1], self._windows.get(rounded_size(fitting[-1] + 1))
         if tried is not None and tried.num >= ENOUGH:
             return False
         now_ns, rise_ns = self._windows[largest].usual_ns, 0
@@ -97,8 +97,3 @@ class _Window:
         self.used_at = number
         if self.num <= WINDOW or self.num % 4 == 0:
             self.usual_ns = sorted(durations)[int(QUANTILE * (len(durations) - 1))]
-
-
-def _rounded(num_items: int) -> int:
-    shift = max(0, num_items.bit_length() - KEPT_BITS)
-    return num_items >> shift << shift

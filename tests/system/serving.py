@@ -108,14 +108,20 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving_of(config: Path) -> Iterator[Serving]:
-    """A deployment from when it serves to its orderly end."""
-    running = Serving(config)
-    try:
-        yield running.wait()
-    finally:
-        said = running.end()
-    assert running.process.returncode == 0, said
+def serving_of(
+    config: Path, environment: Mapping[str, str] | None = None, log_file: Path | None = None
+) -> Iterator[Serving]:
+    """A deployment from when it serves to its orderly end. What it says goes to `log_file`, if there is one."""
+    with open(log_file, "w+") if log_file is not None else contextlib.nullcontext() as log:
+        running = Serving(config, environment, subprocess.PIPE if log is None else log)
+        try:
+            yield running.wait()
+        finally:
+            said = running.end()
+        if log is not None:
+            log.seek(0)
+            said = log.read()
+        assert running.process.returncode == 0, said
 
 
 def is_alive(pid: int) -> bool:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from composite_serving import ENVIRONMENT
 from control_stream import Robot, opened
-from serving import Serving, assert_nothing_is_held, write_deployment
+from serving import Serving, assert_nothing_is_held, serving_of, write_deployment
 
 from mstar_rt.protos import control_pb2 as wire
 
@@ -38,14 +38,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "models": [{"name": "toy", "family": "toy_policy:declare"}],
         "admission": {"max_sessions_per_client": 4},
     }
-    with open(folder / "log", "w+") as log:
-        serving = Serving(write_deployment(folder, data), ENVIRONMENT, log)
-        try:
-            yield serving.wait()
-        finally:
-            serving.end()
-        log.seek(0)
-        assert serving.process.returncode == 0, log.read()
+    with serving_of(write_deployment(folder, data), ENVIRONMENT, folder / "log") as serving:
+        yield serving
 
 
 @pytest.fixture

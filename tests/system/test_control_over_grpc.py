@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from composite_serving import ENVIRONMENT
 from control_stream import Kind, actions_of, opened
-from serving import Serving, assert_nothing_is_held, write_deployment
+from serving import Serving, assert_nothing_is_held, serving_of, write_deployment
 from toy_policy import chunk_of
 
 from mstar_rt.protos import control_pb2 as wire
@@ -43,14 +43,8 @@ def deployment() -> dict[str, Any]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """What it logs goes to a file."""
     folder = tmp_path_factory.mktemp("control")
-    with open(folder / "log", "w+") as log:
-        serving = Serving(write_deployment(folder, deployment()), ENVIRONMENT, log)
-        try:
-            yield serving.wait()
-        finally:
-            serving.end()
-        log.seek(0)
-        assert serving.process.returncode == 0, log.read()
+    with serving_of(write_deployment(folder, deployment()), ENVIRONMENT, folder / "log") as serving:
+        yield serving
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 import pytest
 from composite_serving import ENVIRONMENT
-from serving import CHECKPOINT, Serving, assert_nothing_is_held, write_deployment
+from serving import CHECKPOINT, Serving, assert_nothing_is_held, serving_of, write_deployment
 
 from mstar_rt.client import Client, ControlSession, Timing, connect_async
 from mstar_rt.errors import DeadlineExceeded, InvalidArgument, MstarError, ResourceExhausted
@@ -62,14 +62,8 @@ def timed(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Iterato
         "admission": {"utilisation_bound": None},
     }
     folder = tmp_path_factory.mktemp("time")
-    with open(folder / "log", "w+") as log:
-        serving = Serving(write_deployment(folder, data), ENVIRONMENT, log)
-        try:
-            yield serving.wait()
-        finally:
-            serving.end()
-        log.seek(0)
-        assert serving.process.returncode == 0, log.read()
+    with serving_of(write_deployment(folder, data), ENVIRONMENT, folder / "log") as serving:
+        yield serving
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from composite_serving import ENVIRONMENT
 from control_stream import Kind, opened
-from serving import Serving, write_deployment
+from serving import Serving, serving_of, write_deployment
 
 from mstar_rt.protos import request_pb2
 
@@ -42,14 +42,8 @@ def served(traces: Path) -> Iterator[Serving]:
         "models": [{"name": "toy", "family": "toy_policy:declare"}],
         "workers": [{"rank": 0, "shared_memory_mb": 16}],
     }
-    with open(traces.parent / "log", "w+") as log:
-        serving = Serving(write_deployment(traces.parent, data), ENVIRONMENT, log)
-        try:
-            yield serving.wait()
-        finally:
-            serving.end()
-        log.seek(0)
-        assert serving.process.returncode == 0, log.read()
+    with serving_of(write_deployment(traces.parent, data), ENVIRONMENT, traces.parent / "log") as serving:
+        yield serving
 
 
 @pytest.fixture(scope="module")
