@@ -95,6 +95,16 @@ class PageTable:
             self.pages[-1:] = fresh
         self.length += num_tokens
 
+    def write_again(self, num_tokens: int) -> None:
+        """What is stored at the last `num_tokens` positions changes, in some layers: peers do not have it any more."""
+        assert num_tokens <= self.length, f"{num_tokens} of {self.length} tokens are to be written again"
+        start = self.length - num_tokens
+        assert all(self._allocator.ref_count(page) == 1 for page in self.pages[start // self.page_size :]), (
+            "tokens that several sequences share are written again"
+        )
+        if self.marks is not None:
+            self.marks.fall(start)
+
     def fork(self) -> PageTable:
         """A second sequence with the same tokens. Takes no page: all are shared until one of the two appends."""
         assert not self.released, "a released page table is forked"

@@ -51,12 +51,13 @@ class StatelessEngine:
         self.in_parts = isinstance(code, InParts)
         self.num_items = code.num_items if isinstance(code, InParts) else _one_item
         self._code = code
+        self._no_gradients = torch.inference_mode()  # can be entered again and again; making one takes as long as a run
 
     def batch_key(self, call: NodeCall) -> Hashable:
         return self._code.batch_key(call)
 
     def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
-        with torch.inference_mode():
+        with self._no_gradients:
             results = self._code.run(calls)
         return _checked(self.node, calls, results)
 
@@ -71,6 +72,7 @@ class KVCacheEngine:
         self.pool = pool
         self._code = code
         self._backend = backend
+        self._no_gradients = torch.inference_mode()
 
     def batch_key(self, call: NodeCall) -> Hashable:
         return self._code.batch_key(call)
@@ -79,7 +81,7 @@ class KVCacheEngine:
         steps = [step for call in calls for step in self._code.attention_steps(call)]
         plan = self._backend.plan(steps)
         try:
-            with torch.inference_mode():
+            with self._no_gradients:
                 results = self._code.run(calls, plan)
             return _checked(self.node, calls, results)
         except BaseException:

@@ -1,6 +1,6 @@
 """What a served model declares: torch-free, so that conductor, server and tools can read it without loading weights."""
 
-from mstar_rt.model.node import InParts, KVNode, NodeCall, NodeResources, NodeResult, StatelessNode
+from mstar_rt.model.node import InParts, KVNode, NodeCall, NodeResources, NodeResult, StatelessNode, by_part
 from mstar_rt.model.policy import CameraSpec, PolicySpec, VectorSpec
 from mstar_rt.model.served import KVSpec, ServedModel, TaskSpec
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec
@@ -8,4 +8,5 @@ from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec
 __all__ = [
     "CameraSpec", "InParts", "KVNode", "KVSpec", "NodeCall", "NodeResources", "NodeResult", "ParamSpec",
     "ParamValue", "PolicySpec", "ServedModel", "StatelessNode", "TaskSpec", "TensorSpec", "VectorSpec",
+    "by_part",
 ]  # fmt: skip

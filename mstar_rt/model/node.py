@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class NodeCall:
 
         key = repr((self.seed, self.walk, self.node, self.iteration)).encode()
         return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
+
+
+def by_part(calls: Sequence[NodeCall], num_items: int) -> list[tuple[range, list[NodeCall]]]:
+    """The calls of a step, of `num_items` items each, by what they have to do: in their order, those together that
+    follow one another and stand at the same items. For nodes whose items are layers, which calls go through together.
+    """
+    whole = range(num_items)
+    groups = groupby(calls, lambda call: whole if call.part is None else call.part)
+    return [(items, list(group)) for items, group in groups]
 
 
 @dataclass(slots=True)

@@ -13,13 +13,14 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 import torch
 
 from mstar_rt.cache.page_table import PageTable
 from mstar_rt.cache.pool import KVPool
+from mstar_rt.cache.reservation import Reservation, reserve
 
 
 class StepKind(Enum):
@@ -46,14 +47,20 @@ class AttentionStep:
 
     With `block_tokens` a block append is several blocks in a row, of which each sees what is stored, the earlier ones
     and itself: the frames of a video at once. Without, all new tokens are one block.
+
+    `appended`: an earlier part of the same call has appended the tokens and run some layers of them, this one runs
+    others. They are the last ones of the table, and what is stored are those before them; no page is taken, and none
+    given back by a rollback.
     """
 
     table: PageTable
     num_new: int
     kind: StepKind
     block_tokens: int | None = None
+    appended: bool = False
 
     def __post_init__(self) -> None:
+        assert self.kind.appends or not self.appended, f"a step of kind {self.kind.value} appends nothing"
         if self.block_tokens is not None:
             assert self.kind is StepKind.BLOCK_APPEND, f"a step of kind {self.kind.value} is one block"
             assert self.num_new % self.block_tokens == 0, f"{self.num_new} tokens are no blocks of {self.block_tokens}"
@@ -78,14 +85,36 @@ def blocks_of(steps: Sequence[AttentionStep]) -> list[NewBlock]:
     blocks = []
     for step in steps:
         start, size = step.table.length, step.block_tokens or step.num_new
+        if step.appended:
+            start -= step.num_new
         blocks += [NewBlock(step.table, start + done, size, step.kind) for done in range(0, step.num_new, size)]
     return blocks
 
 
-def equal_parts(blocks: Sequence[NewBlock], max_blocks: int) -> list[Sequence[NewBlock]]:
-    """Consecutive parts of at most `max_blocks`, as few as that allows and as equal."""
-    num_parts = max(1, -(-len(blocks) // max_blocks))
-    edges = [len(blocks) * part // num_parts for part in range(num_parts + 1)]
+def reserve_for(steps: Sequence[AttentionStep]) -> Reservation:
+    """The pages of all appends of a batch.
+
+    Raises: what cache.reservation.reserve does; nothing changed.
+    """
+    appends = [step for step in steps if step.kind.appends and not step.appended]
+    reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
+    for step in steps:
+        if step.appended:
+            step.table.write_again(step.num_new)
+    return reservation
+
+
+def equal_counts(num_blocks: int, max_blocks: int) -> list[int]:
+    """Parts of at most `max_blocks`, as few as that allows and as equal."""
+    num_parts = max(1, -(-num_blocks // max_blocks))
+    edges = [num_blocks * part // num_parts for part in range(num_parts + 1)]
+    return [last - first for first, last in pairwise(edges)]
+
+
+def cut(blocks: Sequence[NewBlock], counts: Sequence[int]) -> list[Sequence[NewBlock]]:
+    """Consecutive parts of so many blocks each."""
+    edges = list(accumulate(counts, initial=0))
+    assert edges[-1] == len(blocks), f"{len(blocks)} blocks are not cut into parts of {list(counts)}"
     return [blocks[first:last] for first, last in pairwise(edges)]
 
 
@@ -144,6 +173,10 @@ class AttentionPlan(Protocol):
 
         They compute what the whole does, with less memory at a time. Only the whole is rolled back.
         """
+        ...
+
+    def split(self, counts: Sequence[int]) -> Sequence[AttentionPlan]:
+        """Like parts, of so many blocks each: for calls of one step that do not run the same layers."""
         ...
 
     def rollback(self) -> None:

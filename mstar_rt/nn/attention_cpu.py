@@ -14,8 +14,17 @@ import torch
 
 from mstar_rt.cache.page_table import PageTable
 from mstar_rt.cache.pool import KVPool
-from mstar_rt.cache.reservation import Reservation, reserve
-from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, StoredPages, blocks_of, equal_parts
+from mstar_rt.cache.reservation import Reservation
+from mstar_rt.nn.attention import (
+    AttentionStep,
+    NewBlock,
+    StepKind,
+    StoredPages,
+    blocks_of,
+    cut,
+    equal_counts,
+    reserve_for,
+)
 from mstar_rt.nn.attention_dense import attend
 from mstar_rt.nn.attention_pages import StoredTokens, lay_out
 
@@ -79,9 +88,8 @@ class CpuAttention:
     def plan(self, steps: Sequence[AttentionStep]) -> CpuAttentionPlan:
         """See AttentionBackend.plan."""
         blocks = blocks_of(steps)
-        appends = [step for step in steps if step.kind.appends]
-        reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
-        return CpuAttentionPlan(self._pool, blocks, reservation, None if appends else self._last)
+        appends = any(step.kind.appends for step in steps)
+        return CpuAttentionPlan(self._pool, blocks, reserve_for(steps), None if appends else self._last)
 
 
 class LastTransient:
@@ -164,10 +172,13 @@ class CpuAttentionPlan:
 
     def parts(self, max_blocks: int) -> Sequence[CpuAttentionPlan]:
         """See AttentionPlan.parts."""
-        if len(self._blocks) <= max_blocks:
+        return self.split(equal_counts(len(self._blocks), max_blocks))
+
+    def split(self, counts: Sequence[int]) -> Sequence[CpuAttentionPlan]:
+        """See AttentionPlan.split."""
+        if len(counts) == 1:
             return [self]
-        parts = equal_parts(self._blocks, max_blocks)
-        return [CpuAttentionPlan(self._pool, part, self._reservation) for part in parts]
+        return [CpuAttentionPlan(self._pool, part, self._reservation) for part in cut(self._blocks, counts)]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from mstar_rt.cache.pool import KVPool
-from mstar_rt.cache.reservation import Reservation, reserve
-from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, equal_parts
+from mstar_rt.cache.reservation import Reservation
+from mstar_rt.nn.attention import AttentionStep, NewBlock, StepKind, blocks_of, cut, equal_counts, reserve_for
 from mstar_rt.nn.attention_cpu import CpuAttentionPlan
 from mstar_rt.nn.attention_index import PagedIndex, TokenIndex, indptr, paged_index, token_index
 
@@ -56,9 +56,7 @@ class FlashInferAttention:
     def plan(self, steps: Sequence[AttentionStep]) -> FlashInferPlan:
         """See AttentionBackend.plan."""
         blocks = blocks_of(steps)
-        appends = [step for step in steps if step.kind.appends]
-        reservation = reserve([step.table for step in appends], [step.num_new for step in appends])
-        return FlashInferPlan(self, blocks, reservation)
+        return FlashInferPlan(self, blocks, reserve_for(steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +130,13 @@ class FlashInferPlan:
 
     def parts(self, max_blocks: int) -> Sequence[FlashInferPlan]:
         """See AttentionPlan.parts."""
-        if len(self._blocks) <= max_blocks:
+        return self.split(equal_counts(len(self._blocks), max_blocks))
+
+    def split(self, counts: Sequence[int]) -> Sequence[FlashInferPlan]:
+        """See AttentionPlan.split."""
+        if len(counts) == 1:
             return [self]
-        return [
-            FlashInferPlan(self._backend, part, self._reservation) for part in equal_parts(self._blocks, max_blocks)
-        ]
+        return [FlashInferPlan(self._backend, part, self._reservation) for part in cut(self._blocks, counts)]
 
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""

@@ -14,6 +14,8 @@ from torch.nn import functional
 BATCH_NORM_EPS = 1e-5
 WIDTHS = (64, 128, 256, 512)
 """Channels of the four stages, of two blocks each; the last is that of the feature map."""
+NUM_LAYERS = 9
+"""What comes before the first stage, and the blocks of all stages; they cost about the same."""
 REDUCTION = 32
 """Pixels along a side that become one of the feature map, which is rounded up."""
 
@@ -60,10 +62,16 @@ class ResNet18(nn.Module):
         self.layer3 = _stage(WIDTHS[1], WIDTHS[2], 2, norm)
         self.layer4 = _stage(WIDTHS[2], WIDTHS[3], 2, norm)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor, layers: range | None = None) -> torch.Tensor:
+        """`layers`: some of the NUM_LAYERS, which take and give what is between them; None: all."""
+        x, blocks = images, [*self.layer1, *self.layer2, *self.layer3, *self.layer4]
+        for index in range(NUM_LAYERS) if layers is None else layers:
+            x = blocks[index - 1](x) if index else self._begun(x)
+        return x
+
+    def _begun(self, images: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.bn1(self.conv1(images)))
-        x = functional.max_pool2d(x, 3, stride=2, padding=1)
-        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return functional.max_pool2d(x, 3, stride=2, padding=1)
 
     def settle(self) -> ResNet18:
         """Prepare a network whose weights do not change any more, and which then takes images with channels last.

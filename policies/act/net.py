@@ -7,14 +7,15 @@ Source: arXiv 2304.13705, section IV and appendix C.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from mstar_rt.nn.linear import Linear
-from mstar_rt.nn.resnet import WIDTHS, ResNet18, feature_size
+from mstar_rt.nn.resnet import NUM_LAYERS, WIDTHS, ResNet18, feature_size
 from mstar_rt.nn.vit import dense_attention
 from policies.act.config import ActConfig
 
@@ -24,19 +25,44 @@ ROUNDING = 1e-6
 
 
 class Eye(nn.Module):
-    """Images of cameras of one size [N, 3, H, W] -> features of their places, row by row, [N, P, D]."""
+    """Images of cameras of one size [N, 3, H, W] -> features of their places, row by row, [N, P, D].
+
+    `num_layers` are passed one after the other; what is between two of them is a tensor, too.
+    """
+
+    num_layers = NUM_LAYERS
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
         self.backbone = ResNet18()
         self.encoder_img_feat_input_proj = nn.Conv2d(WIDTHS[-1], config.dim, 1)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.encoder_img_feat_input_proj(self.backbone(images)).flatten(2).transpose(1, 2)
+    def forward(self, images: torch.Tensor, layers: range) -> torch.Tensor:
+        x = self.backbone(images, layers)
+        if layers.stop < self.num_layers:
+            return x
+        return self.encoder_img_feat_input_proj(x).flatten(2).transpose(1, 2)
+
+
+class Tokens(NamedTuple):
+    """Where some requests stand between two layers of a transformer: `memory` [B, N, D], what was seen as the encoder
+    has it so far, and `queries` [B, H, D], what became of the queries of the decoder."""
+
+    memory: torch.Tensor
+    queries: torch.Tensor
+
+    def each(self) -> Iterator[Tokens]:
+        """Those of every request, as a batch of one."""
+        return map(Tokens, self.memory.split(1), self.queries.split(1))
+
+    @staticmethod
+    def joined(parts: Sequence[Tokens]) -> Tokens:
+        return Tokens(torch.cat([part.memory for part in parts]), torch.cat([part.queries for part in parts]))
 
 
 class Transformer(nn.Module):
-    """What is seen and the state -> normalised actions. `locate` once, before the first.
+    """What is seen and the state -> normalised actions: `begun`, `through` all layers, `actions`. `locate` once, before
+    the first.
 
     The latent of the encoder of actions is zero when the policy acts, so its token is the bias of its projection.
     """
@@ -63,13 +89,32 @@ class Transformer(nn.Module):
         ]
         self._places = torch.cat(places).to(self.encoder_1d_feature_pos_embed.weight)
 
-    def forward(self, state: torch.Tensor | None, features: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Args: state [B, S], normalised; features of each camera [B, P, D], in their order. Returns [B, H, A]."""
+    @property
+    def num_layers(self) -> int:
+        """Of the encoder, then of the decoder."""
+        return len(self.encoder.layers) + len(self.decoder.layers)
+
+    def begun(self, state: torch.Tensor | None, features: Sequence[torch.Tensor]) -> Tokens:
+        """Args: state [B, S], normalised; features of each camera [B, P, D], in their order."""
         latent = self.encoder_latent_input_proj.bias.expand(len(features[0]), 1, -1)
         alone = [latent] if state is None else [latent, self.encoder_robot_state_input_proj(state)[:, None]]
+        queries = torch.zeros_like(self.decoder_pos_embed.weight).expand(len(latent), -1, -1)
+        return Tokens(torch.cat([*alone, *features], dim=1), queries)
+
+    def through(self, tokens: Tokens, layers: range) -> Tokens:
+        """Some of the `num_layers`."""
         positions = torch.cat([self.encoder_1d_feature_pos_embed.weight, self._places])
-        memory = self.encoder(torch.cat([*alone, *features], dim=1), positions)
-        return self.action_head(self.decoder(memory, positions, self.decoder_pos_embed.weight))
+        first = len(self.encoder.layers)
+        memory = self.encoder(tokens.memory, positions, range(layers.start, min(layers.stop, first)))
+        if layers.stop <= first:
+            return Tokens(memory, tokens.queries)
+        of_decoder = range(max(layers.start, first) - first, layers.stop - first)
+        queries = self.decoder(tokens.queries, memory, positions, self.decoder_pos_embed.weight, of_decoder)
+        return Tokens(memory, queries)
+
+    def actions(self, tokens: Tokens) -> torch.Tensor:
+        """[B, H, A], after the last layer."""
+        return self.action_head(self.decoder.norm(tokens.queries))
 
 
 class Attention(nn.Module):
@@ -144,34 +189,40 @@ class DecoderLayer(_Layer):
 
 
 class Encoder(nn.Module):
-    """tokens [B, N, D], their positions [N, D] -> [B, N, D]."""
+    """tokens [B, N, D], their positions [N, D], some of the layers -> [B, N, D]; the last ends in the norm."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
         self.norm = nn.LayerNorm(config.dim) if config.pre_norm else nn.Identity()
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x, positions)
-        return self.norm(x)
+    def forward(self, x: torch.Tensor, positions: torch.Tensor, layers: range) -> torch.Tensor:
+        for index in layers:
+            x = self.layers[index](x, positions)
+        return self.norm(x) if layers and layers.stop == len(self.layers) else x
 
 
 class Decoder(nn.Module):
-    """One query for every action of the chunk, from nothing but its position: memory [B, N, D], positions of the memory
-    [N, D] and of the actions [H, D] -> [B, H, D]."""
+    """One query for every action of the chunk, from nothing but its position: queries [B, H, D], memory [B, N, D],
+    positions of the memory [N, D] and of the actions [H, D], some of the layers -> [B, H, D], before the norm."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
         self.norm = nn.LayerNorm(config.dim)
 
-    def forward(self, memory: torch.Tensor, memory_positions: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor,
+        memory_positions: torch.Tensor,
+        positions: torch.Tensor,
+        layers: range,
+    ) -> torch.Tensor:
         placed_memory = memory + memory_positions
-        x = torch.zeros_like(positions).expand(len(memory), -1, -1)
-        for layer in self.layers:
-            x = layer(x, memory, placed_memory, positions)
-        return self.norm(x)
+        for index in layers:
+            x = self.layers[index](x, memory, placed_memory, positions)
+        return x
 
 
 def place_embedding(height: int, width: int, dim: int) -> torch.Tensor:

@@ -7,20 +7,26 @@ Source: arXiv 2303.04137, section 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from mstar_rt.nn.linear import Linear
-from mstar_rt.nn.resnet import WIDTHS, FrozenBatchNorm, ResNet18, feature_size, group_norm
+from mstar_rt.nn.resnet import NUM_LAYERS, WIDTHS, FrozenBatchNorm, ResNet18, feature_size, group_norm
 from policies.diffusion.config import OUTPUT_GROUPS, DiffusionConfig, UnetConfig
 
 LONGEST_PERIOD = 10000.0
+BLOCKS_PER_STAGE = 2
 
 
 class Eye(nn.Module):
-    """Prepared images [N, 3, h, w] -> features [N, F]."""
+    """Prepared images [N, 3, h, w] -> features [N, F]. `num_layers` are passed one after the other; what is between two
+    of them is a tensor [N, ...], too."""
+
+    num_layers = NUM_LAYERS
 
     def __init__(self, config: DiffusionConfig) -> None:
         super().__init__()
@@ -29,8 +35,11 @@ class Eye(nn.Module):
         self.pool = Keypoints(feature_size(height), feature_size(width), config.vision.num_keypoints)
         self.out = Linear(config.vision.num_features, config.vision.num_features)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return functional.relu(self.out(self.pool(self.backbone(images)).flatten(1)))
+    def forward(self, images: torch.Tensor, layers: range) -> torch.Tensor:
+        x = self.backbone(images, layers)
+        if layers.stop < self.num_layers:
+            return x
+        return functional.relu(self.out(self.pool(x).flatten(1)))
 
 
 class Keypoints(nn.Module):
@@ -45,8 +54,27 @@ class Keypoints(nn.Module):
         return self.nets(features).flatten(2).softmax(dim=-1) @ self.pos_grid
 
 
+class Between(NamedTuple):
+    """Where some requests stand between two blocks of a U-Net: x [B, C, T], and what its second half is yet to see
+    again, [B, C', T'] each."""
+
+    x: torch.Tensor
+    skipped: tuple[torch.Tensor, ...] = ()
+
+    def each(self) -> list[Between]:
+        """Those of every request, as a batch of one."""
+        split = [tensor.split(1) for tensor in (self.x, *self.skipped)]
+        return [Between(x, tuple(skipped)) for x, *skipped in zip(*split, strict=True)]
+
+    @staticmethod
+    def joined(parts: Sequence[Between]) -> Between:
+        x, *skipped = (torch.cat(tensors) for tensors in zip(*((part.x, *part.skipped) for part in parts), strict=True))
+        return Between(x, tuple(skipped))
+
+
 class Unet(nn.Module):
-    """Noisy actions [B, H, A], the step that each is at [B] and its condition [B, C] -> what is predicted, [B, H, A].
+    """Noisy actions [B, H, A], the step that each is at [B] and its condition [B, C] -> what is predicted, [B, H, A]:
+    `begun`, `through` all blocks, `predicted`.
 
     The horizon is halved between the stages of `down_modules` and doubled again after each of `up_modules`.
     """
@@ -71,36 +99,45 @@ class Unet(nn.Module):
         last = ConvBlock(widths[0], widths[0], unet.kernel_size, OUTPUT_GROUPS)
         self.final_conv = nn.Sequential(last, nn.Conv1d(widths[0], size, 1))
 
-    def forward(self, noisy: torch.Tensor, steps: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        embedded = self.diffusion_step_encoder(step_embedding(steps, self.step_dim).to(noisy.dtype))
+    @property
+    def num_blocks(self) -> int:
+        return BLOCKS_PER_STAGE * (len(self.down_modules) + 1 + len(self.up_modules))
+
+    def begun(self, noisy: torch.Tensor) -> Between:
+        return Between(noisy.transpose(1, 2))
+
+    def through(self, state: Between, steps: torch.Tensor, condition: torch.Tensor, blocks: range) -> Between:
+        """Some of the `num_blocks`."""
+        embedded = self.diffusion_step_encoder(step_embedding(steps, self.step_dim).to(condition.dtype))
         condition = functional.mish(torch.cat([embedded, condition], dim=-1))
-        x, skipped = noisy.transpose(1, 2), []
-        for down in self.down_modules:
-            assert isinstance(down, Stage)
-            kept = down(x, condition)
-            skipped.append(kept)
-            x = down.change(kept)
-        x = self.mid_modules(x, condition)
-        for up in self.up_modules:
-            assert isinstance(up, Stage)
-            x = up.change(up(torch.cat([x, skipped.pop()], dim=1), condition))
-        return self.final_conv(x).transpose(1, 2)
+        for index in blocks:
+            state = self._passed(state, *divmod(index, BLOCKS_PER_STAGE), condition)
+        return state
+
+    def predicted(self, state: Between) -> torch.Tensor:
+        """[B, H, A], after the last block."""
+        return self.final_conv(state.x).transpose(1, 2)
+
+    def _passed(self, state: Between, number: int, block: int, condition: torch.Tensor) -> Between:
+        """Through one block of a stage, and what lies before its first and behind its last one."""
+        x, skipped, num_down = state.x, state.skipped, len(self.down_modules)
+        stage: Any = [*self.down_modules, self.mid_modules, *self.up_modules][number]
+        if number > num_down and block == 0:
+            x, skipped = torch.cat([x, skipped[-1]], dim=1), skipped[:-1]
+        x = stage[block](x, condition)
+        if block + 1 < BLOCKS_PER_STAGE or number == num_down:
+            return Between(x, skipped)
+        return Between(stage[BLOCKS_PER_STAGE](x), (*skipped, x) if number < num_down else skipped)
 
 
 class Stage(nn.ModuleList):
-    """Two blocks at one horizon, and what halves or doubles it after them, if anything does."""
+    """The blocks at one horizon, and what halves or doubles it after them, if anything does."""
 
     def __init__(
         self, width_in: int, width: int, condition_size: int, unet: UnetConfig, change: nn.Module | None = None
     ) -> None:
         blocks = [ConditionedBlock(before, width, condition_size, unet) for before in (width_in, width)]
         super().__init__([*blocks] if change is None else [*blocks, change])
-
-    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        return self[1](self[0](x, condition), condition)
-
-    def change(self, x: torch.Tensor) -> torch.Tensor:
-        return self[2](x)
 
 
 class ConvBlock(nn.Module):

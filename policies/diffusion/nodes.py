@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from mstar_rt.errors import ConfigError
-from mstar_rt.model import NodeCall, NodeResources, NodeResult, ServedModel
+from mstar_rt.model import NodeCall, NodeResources, NodeResult, ServedModel, by_part
 from policies.anytime.pace import Pace, is_last_step, noise_generator
 from policies.anytime.step_times import StepTimes
 from policies.diffusion.checkpoint import load_eyes, load_unet, read_policy
 from policies.diffusion.config import DiffusionConfig, read_config
-from policies.diffusion.net import Eye, Unet
+from policies.diffusion.net import Between, Eye, Unet
 from policies.diffusion.processor import prepared
-from policies.diffusion.schedule import NoiseSchedule
+from policies.diffusion.schedule import NoiseSchedule, Turn
 from policies.lerobot.statistics import Processor
 from policies.lerobot.walks import camera_of, features_of
 
@@ -44,7 +44,10 @@ def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
 
 
 class See:
-    """Images uint8 [N, H, W, 3] of one camera, oldest first -> features [N, F]."""
+    """Images uint8 [N, H, W, 3] of one camera, oldest first -> features [N, F].
+
+    The layers of the network, through which all images of a call go together, are its items.
+    """
 
     def __init__(
         self, eyes: Mapping[str, Eye], config: DiffusionConfig, processor: Processor, dtype: torch.dtype
@@ -55,12 +58,24 @@ class See:
         """Those share a step that are seen with one network."""
         return id(self._eyes[camera_of(call.node)])
 
+    def num_items(self, call: NodeCall) -> int:
+        return Eye.num_layers
+
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        eye = self._eyes[camera_of(calls[0].node)]
-        pixels = [self._pixels(camera_of(call.node), call.inputs["image"]) for call in calls]
-        images = torch.cat(pixels).to(self._dtype, memory_format=torch.channels_last)
-        features = eye(images).float().split([len(part) for part in pixels])
-        return [NodeResult({"features": part}) for part in features]
+        groups = by_part(calls, Eye.num_layers)
+        return [result for layers, group in groups for result in self._run_layers(group, layers)]
+
+    def _run_layers(self, calls: Sequence[NodeCall], layers: range) -> list[NodeResult]:
+        given = [call.progress if layers.start else self._images(call) for call in calls]
+        seen = self._eyes[camera_of(calls[0].node)](torch.cat(given), layers)
+        by_call = seen.split([len(part) for part in given])
+        if layers.stop < Eye.num_layers:
+            return [NodeResult({}, progress=part) for part in by_call]
+        return [NodeResult({"features": part.float()}) for part in by_call]
+
+    def _images(self, call: NodeCall) -> torch.Tensor:
+        pixels = self._pixels(camera_of(call.node), call.inputs["image"])
+        return pixels.to(self._dtype, memory_format=torch.channels_last)
 
     def _pixels(self, camera: str, images: torch.Tensor) -> torch.Tensor:
         pixels = self._processor.pixels(camera, images if images.dim() == 4 else images[None])
@@ -96,7 +111,10 @@ class Begin:
 
 
 class Denoise:
-    """One turn of each request, whichever it is at: latent [horizon, A], condition [C] -> denoised [horizon, A]."""
+    """One turn of each request, whichever it is at: latent [horizon, A], condition [C] -> denoised [horizon, A].
+
+    The blocks of the network are the items of a call.
+    """
 
     def __init__(self, unet: Unet, schedule: NoiseSchedule, dtype: torch.dtype, step_times: StepTimes) -> None:
         self._unet, self._schedule, self._dtype, self._step_times = unet, schedule, dtype, step_times
@@ -104,12 +122,30 @@ class Denoise:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        return self._unet.num_blocks
+
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        self._step_times.begin(calls)
+        groups = by_part(calls, self._unet.num_blocks)
+        return [result for blocks, group in groups for result in self._run_blocks(group, blocks)]
+
+    def _run_blocks(self, calls: Sequence[NodeCall], blocks: range) -> list[NodeResult]:
         turns = [self._schedule.turns(len(call.inputs["times"]))[call.iteration[-1]] for call in calls]
         latents, conditions = (torch.stack([call.inputs[name] for call in calls]) for name in ("latent", "condition"))
+        if blocks.start == 0:
+            self._step_times.begin(calls)
+            state = self._unet.begun(latents.to(self._dtype))
+        else:
+            state = Between.joined([call.progress for call in calls])
         steps = torch.tensor([turn.step for turn in turns], device=latents.device)
-        predicted = self._unet(latents.to(self._dtype), steps, conditions.to(self._dtype)).float()
+        state = self._unet.through(state, steps, conditions.to(self._dtype), blocks)
+        if blocks.stop < self._unet.num_blocks:
+            return [NodeResult({}, progress=of_call) for of_call in state.each()]
+        return self._turned(calls, turns, latents, self._unet.predicted(state).float())
+
+    def _turned(
+        self, calls: Sequence[NodeCall], turns: list[Turn], latents: torch.Tensor, predicted: torch.Tensor
+    ) -> list[NodeResult]:
         fresh = [
             self._fresh(call, latent, turn.fresh) for call, latent, turn in zip(calls, latents, turns, strict=True)
         ]

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from mstar_rt.errors import InvalidArgument
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, by_part
 from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
 from policies.pi05.images import network_pixels
 from policies.pi05.network import Pi05Network
@@ -57,7 +57,10 @@ def _seen(call: NodeCall, tokens: torch.Tensor) -> NodeResult:
 
 
 class Prefill:
-    """Images and text, as one block in which everything sees everything."""
+    """Images and text, as one block in which everything sees everything.
+
+    That leaves no tokens that could come later than others, so the layers are the items of a call.
+    """
 
     def __init__(self, network: Pi05Network) -> None:
         self._network = network
@@ -65,15 +68,31 @@ class Prefill:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
+    def num_items(self, call: NodeCall) -> int:
+        return self._network.config.depth
+
     def attention_steps(self, call: NodeCall) -> list[AttentionStep]:
-        return [AttentionStep(call.sequences.get(CONTEXT), _num_tokens(call), StepKind.BLOCK_APPEND)]
+        appended = call.part is not None and call.part.start > 0
+        kind, num_tokens = StepKind.BLOCK_APPEND, _num_tokens(call)
+        return [AttentionStep(call.sequences.get(CONTEXT), num_tokens, kind, appended=appended)]
 
     def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
-        tokens = torch.cat([self.tokens(call) for call in calls])
+        groups = by_part(calls, self._network.config.depth)
+        plans = attention.split([len(group) for _, group in groups])
+        return [
+            result
+            for (layers, group), plan in zip(groups, plans, strict=True)
+            for result in self._run_layers(group, layers, plan)
+        ]
+
+    def _run_layers(self, calls: Sequence[NodeCall], layers: range, attention: AttentionPlan) -> list[NodeResult]:
+        tokens = torch.cat([call.progress if layers.start else self.tokens(call) for call in calls])
         counts = [_num_tokens(call) for call in calls]
         positions = torch.cat([torch.arange(count, device=tokens.device) for count in counts])
-        self._network.prefill(tokens, positions, attention)
-        return [NodeResult({"num_context": torch.tensor(count)}) for count in counts]
+        tokens = self._network.prefill(tokens, positions, attention, layers)
+        if layers.stop == self._network.config.depth:
+            return [NodeResult({"num_context": torch.tensor(count)}) for count in counts]
+        return [NodeResult({}, progress=of_call) for of_call in tokens.split(counts)]
 
     def tokens(self, call: NodeCall) -> torch.Tensor:
         """[M, width]: images, then text."""

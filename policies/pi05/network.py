@@ -59,16 +59,24 @@ class Pi05Network(nn.Module):
         """What depends on flow times [...] alone; `rows` picks from it."""
         return self.expert.modulation(times)
 
-    def prefill(self, tokens: torch.Tensor, positions: torch.Tensor, attention: AttentionPlan) -> None:
-        """Store the keys and values of images and text.
+    def prefill(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attention: AttentionPlan, layers: range | None = None
+    ) -> torch.Tensor:
+        """Store the keys and values of images and text in some of the `depth` layers, None: in all.
 
-        Args:  tokens [M, width], all sequences one after the other; positions int64 [M], from 0 in each sequence.
-               attention: one BLOCK_APPEND per sequence.
+        Args:    tokens [M, width], all sequences one after the other, as the layer before `layers` gave them; positions
+                 int64 [M], from 0 in each sequence.
+                 attention: one BLOCK_APPEND per sequence.
+        Returns: [M, width], what the layer after them takes.
         """
         turn = self._rotary.at(positions, len(positions) - 1)
-        for index, layer in enumerate(self._prepared.now()):
-            tokens = layer.decode(tokens, turn, paged_attention(attention, index))
-        attention.store(len(self.layers), *self.last_layer(tokens, turn))
+        prepared = self._prepared.now()
+        for index in range(self.config.depth) if layers is None else layers:
+            if index < len(prepared):
+                tokens = prepared[index].decode(tokens, turn, paged_attention(attention, index))
+            else:
+                attention.store(index, *self.last_layer(tokens, turn))
+        return tokens
 
     def remember_state(
         self, state: torch.Tensor, positions: Sequence[int] | torch.Tensor, attention: AttentionPlan

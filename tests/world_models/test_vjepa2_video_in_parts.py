@@ -49,6 +49,10 @@ def assert_equal(parts: list[Served], whole: list[Served]) -> None:
             torch.testing.assert_close(one.emitted[name], values, rtol=0, atol=1e-5)
 
 
+def num_steps_of(driver: WalkDriver, name: str) -> int:
+    return sum(node == name for node, _ in driver.batches)
+
+
 @pytest.mark.parametrize(("tile", "most"), [(1, 40), (7, 5), (16, 1), (16, 40), (128, 1), (128, 5)])
 def test_in_parts_as_at_once(driver: Any, monkeypatch: pytest.MonkeyPatch, tile: int, most: int) -> None:
     torch.manual_seed(0)
@@ -56,12 +60,13 @@ def test_in_parts_as_at_once(driver: Any, monkeypatch: pytest.MonkeyPatch, tile:
     driver.share_of = None
     driver.batches.clear()
     whole = driver.run(*asked)
-    num_batches = len(driver.batches)
+    num_batches, num_reads = len(driver.batches), num_steps_of(driver, "read")
     monkeypatch.setattr(tiles, "TILE", tile)
     driver.batches.clear()
     driver.share_of = lambda num_left: draw.randint(1, min(num_left, most))
     assert_equal(driver.run(*asked), whole)
     assert len(driver.batches) > num_batches
+    assert num_steps_of(driver, "read") > num_reads or tile > PATCHES
 
 
 def test_rounds_pass_each_token_once_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:

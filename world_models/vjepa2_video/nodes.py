@@ -79,12 +79,18 @@ class Embed:
             return self.result(call, None)
         frames, size = call.inputs["frames"], self._encoder.config.tubelet_size
         check_num_frames(len(frames), size)
-        if call.part is not None:
-            frames = frames[call.part.start * size : call.part.stop * size]
-        tokens, before = self._encoder.patch_embed(clip_from(frames, size, self._dtype)[None])[0], call.progress or []
-        if not call.is_last_part:
-            return NodeResult({}, progress=[*before, tokens])
-        return self.result(call, torch.cat([*before, tokens]) if before else tokens)
+        if call.part is None:
+            return self.result(call, self._embedded(frames))
+        tokens = self._embedded(frames[call.part.start * size : call.part.stop * size])
+        per_item, of_all = len(tokens) // len(call.part), call.progress
+        if of_all is None:
+            of_all = tokens.new_empty(call.num_items * per_item, tokens.shape[1])
+        of_all[call.part.start * per_item : call.part.stop * per_item] = tokens
+        return self.result(call, of_all) if call.is_last_part else NodeResult({}, progress=of_all)
+
+    def _embedded(self, frames: torch.Tensor) -> torch.Tensor:
+        clip = clip_from(frames, self._encoder.config.tubelet_size, self._dtype)
+        return self._encoder.patch_embed(clip[None])[0]
 
     def result(self, call: NodeCall, tokens: torch.Tensor | None) -> NodeResult:
         """What the node gives, from the tokens [N, D] of all frames."""
@@ -177,7 +183,10 @@ class Encode:
 
 
 class Read:
-    """tokens [N, D] -> latents [N, D] float32, after the encoder's last norm; what is encoded already stays."""
+    """tokens [N, D] -> latents [N, D] float32, after the encoder's last norm; what is encoded already stays.
+
+    The tiles are the items of a call.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         self._norm = encoder.norm
@@ -185,12 +194,23 @@ class Read:
     def batch_key(self, call: NodeCall) -> Hashable:
         return None
 
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [NodeResult({"latents": self._latents(call)}) for call in calls]
+    def num_items(self, call: NodeCall) -> int:
+        return 1 if call.inputs["encoded"] else tiles.num_items(1, len(call.inputs["tokens"]))
 
-    def _latents(self, call: NodeCall) -> torch.Tensor:
+    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        return [self._run_one(call) for call in calls]
+
+    def _run_one(self, call: NodeCall) -> NodeResult:
         tokens = call.inputs["tokens"]
-        return tokens if call.inputs["encoded"] else checked_finite(self._norm(tokens).float(), "the encoder")
+        if call.part is None:
+            return NodeResult({"latents": tokens if call.inputs["encoded"] else self._latents(tokens)})
+        state = call.progress or tiles.begun(tokens)
+        for _, rows in tiles.rounds(call.part, len(tokens)):
+            state = tiles.filled(state, rows, self._latents(tokens[rows]))
+        return NodeResult({"latents": state.after}) if call.is_last_part else NodeResult({}, progress=state)
+
+    def _latents(self, tokens: torch.Tensor) -> torch.Tensor:
+        return checked_finite(self._norm(tokens).float(), "the encoder")
 
 
 class Predict:

@@ -57,6 +57,9 @@ class _KeptAttention:
         """Gradients need every activation anyway."""
         return [self]
 
+    def split(self, counts: Sequence[int]) -> Sequence[_KeptAttention]:
+        raise AssertionError("in training all sequences run the same layers")
+
     def advance(self, num_tokens: int) -> None:
         self.positions = [position + num_tokens for position in self.positions]
 
