@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.control import NOOP, POLICY, WEIGHTS
+from mstar_rt import process_settings
+from mstar_rt.config_process import ProcessConfig
+from mstar_rt.errors import FailedPrecondition
 
 CLI = "mstar_rt.cli"
 
@@ -41,12 +44,24 @@ class Case:
         }
 
 
+def refusal(case: Case) -> str:
+    """Why the kernel would refuse it to this user on this machine; "" if it would not."""
+    try:
+        for keys in (case.server, case.worker):
+            process_settings.check_permitted(ProcessConfig(**keys.get("process", {})))
+        if case.server.get("keep_cpus_awake"):
+            process_settings.check_awake_permitted()
+    except FailedPrecondition as error:
+        return str(error)
+    return ""
+
+
 def _process(**settings: Any) -> dict[str, Any]:
     return {"process": settings}
 
 
 AWAKE = Case("cores kept awake", {"keep_cpus_awake": True})
-REAL_TIME = Case("real time", _process(realtime_priority=20), _process(realtime_priority=10), busy=True)
+REAL_TIME = Case("real time, programs busy", _process(realtime_priority=20), _process(realtime_priority=10), busy=True)
 CASES = (
     AWAKE,
     Case("server on core 0, worker on core 1", _process(cpus=[0]), _process(cpus=[1])),

@@ -18,10 +18,11 @@ import yaml
 from benchmarks.control import NOOP, POLICY
 from benchmarks.control.scene import Scene, noise_scenes, tabletop_scenes
 from benchmarks.jitter.busy import as_a_robot, busy_programs
-from benchmarks.jitter.cases import Case
+from benchmarks.jitter.cases import Case, refusal
 from benchmarks.report import Report, Row
 from mstar_rt.client import connect_async
 from mstar_rt.client.control.asynchronous_session import AsyncControlSession
+from mstar_rt.errors import FailedPrecondition
 from sim_bridge.server_process import served
 
 PERCENTILES = (50, 99, 99.9)
@@ -55,8 +56,18 @@ FULL = Effort(Pace(200.0, 250, 6), Pace(40.0, 40, 4))
 
 
 def measure(report: Report, cases: Sequence[Case], effort: Effort) -> None:
+    """What the kernel refuses here is left out, and named in the report.
+
+    Raises:  FailedPrecondition: that is all.
+    """
+    refused = {case.name: why for case in cases if (why := refusal(case))}
+    if refused:
+        report.settings["left out"] = refused
+    permitted = [case for case in cases if case.name not in refused]
+    if not permitted:
+        raise FailedPrecondition(f"nothing can be measured here: {'; '.join(refused.values())}")
     with _running(Case(WITHOUT)) as plain:
-        for case in cases:
+        for case in permitted:
             with _running(case) as changed, busy_programs() if case.busy else contextlib.nullcontext():
                 asyncio.run(_compare(report, case, {WITHOUT: plain, WITH: changed}, effort))
 

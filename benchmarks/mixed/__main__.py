@@ -14,5 +14,7 @@ if __name__ == "__main__":
     parser.add_argument("--json", help="write the report to this file")
     parser.add_argument("--png", help="write the timeline to this file")
     arguments = parser.parse_args()
+    if not 1 <= arguments.seconds <= 3600:
+        parser.error(f"--seconds is {arguments.seconds:g}, expected 1 to 3600: a case has no tick or no end otherwise")
     effort = shortened(arguments.seconds, arguments.workers, not arguments.no_capacity)
     raise SystemExit(run(effort, arguments))

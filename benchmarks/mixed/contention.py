@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.control.scene import Scene
 from benchmarks.mixed import figures
-from benchmarks.mixed.cases import ALONE, CASES, Case, Measured, Moment
+from benchmarks.mixed.cases import CASES, Case, Measured, Moment
 from benchmarks.mixed.deployments import PAINTER, PLANNER, POLICY, Reached, model_name
 from benchmarks.mixed.loads import RUNNING, Came
 from benchmarks.mixed.robots import drive_all
@@ -22,9 +22,6 @@ from mstar_rt.client import AsyncClient
 PAINTERS_PER_WORKER = 3
 SETTLE_S = 1.0
 """Between the first results of the load and the first tick that counts."""
-
-WARM_UP_S = 3.0
-"""Ticks that do not count: what they need was measured while several workers started at once."""
 
 TRACED_S = 4.0
 """Enough for the last ticks, and for those that nobody answers."""
@@ -38,7 +35,6 @@ async def measure(
 ) -> dict[Case, Measured]:
     """Every case for `seconds`, in turns, another one first in each round."""
     found = {case: Measured() for case in CASES}
-    await _segment(Measured(), client, reached, scenes, ALONE, WARM_UP_S)
     for turn in range(num_rounds):
         for place in range(len(CASES)):
             case = CASES[(place + turn) % len(CASES)]

@@ -49,7 +49,8 @@ def add_contention(report: Report, reached: Reached, found: Mapping[Case, Measur
         if case.robot:
             report.rows += _tick_rows(name, case.system, measured.ticks)
         if case.load:
-            shares[case] = steps_per_s(measured) / (alone_hz * spare_share(measured, num_workers))
+            allowed_hz = alone_hz * spare_share(measured, num_workers)
+            shares[case] = steps_per_s(measured) / allowed_hz if allowed_hz > 0 else 0.0
             report.rows += _load_rows(f"{name}: load", case.system, measured, num_workers, shares[case])
     mixed = MIXED[DEADLINE]
     alone_ms, mixed_ms = (float(np.percentile(latencies_s(found[c].ticks), 99)) * 1e3 for c in (ALONE, mixed))

@@ -88,19 +88,19 @@ def percentile_rows(case: str, system: str, seconds: Sequence[float] | np.ndarra
 def finish(report: Report, args: argparse.Namespace, plot: Callable[[Report, str], None] | None = None) -> int:
     """Print the table and write the files. The exit status is 0 whether the checks hold or not.
 
-    `plot` draws the picture at a path; without it there are bars of every p50.
+    `plot` draws the picture at a path; without it there are bars of every p50 (see `bars`).
     """
     _print(report)
     if args.json:
         Path(args.json).write_text(json.dumps(report.as_plain(), indent=1))
     if args.png:
-        (plot or _bars)(report, args.png)
+        (plot or bars)(report, args.png)
     return 0
 
 
 def _print(report: Report) -> None:
     """Cases with the same figures share a table."""
-    console = Console(width=TABLE_WIDTH)
+    console = Console(width=TABLE_WIDTH, markup=False)
     console.print(f"{report.benchmark}  {report.settings}")
     metrics_of: dict[str, list[tuple[str, str]]] = {}
     for row in report.rows:
@@ -118,7 +118,7 @@ def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str]]) -> Table:
     table.add_column("case")
     table.add_column("system")
     for metric, unit in columns:
-        table.add_column(f"{metric} [{unit}]" if unit else metric, justify="right")
+        table.add_column(f"{metric}\n{unit}" if unit else metric, justify="right")
     for case, system in dict.fromkeys((row.case, row.system) for row in rows):
         values = {(r.metric, r.unit): r.value for r in rows if (r.case, r.system) == (case, system)}
         table.add_row(case, system, *(_figure(values[key]) if key in values else "" for key in columns))
@@ -129,13 +129,14 @@ def _figure(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:.3f}"
 
 
-def _bars(report: Report, path: str) -> None:
+def bars(report: Report, path: str, metric: str = "p50") -> None:
+    """Of one metric, in milliseconds, by case and system."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [row for row in report.rows if row.metric == "p50"]
+    rows = [row for row in report.rows if row.metric == metric]
     cases = list(dict.fromkeys(row.case for row in rows))
     systems = list(dict.fromkeys(row.system for row in rows))
     figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(cases), 4.5), layout="constrained")
@@ -144,7 +145,7 @@ def _bars(report: Report, path: str) -> None:
         values = [next((r.value for r in rows if (r.case, r.system) == (case, system)), np.nan) for case in cases]
         axes.bar(np.arange(len(cases)) + index * width, values, width, label=system)
     axes.set_xticks(np.arange(len(cases)) + 0.4 - width / 2, cases, rotation=20, ha="right")
-    axes.set_ylabel("p50, ms")
+    axes.set_ylabel(f"{metric}, ms")
     axes.set_title(report.benchmark)
     axes.legend()
     figure.savefig(path, dpi=120)

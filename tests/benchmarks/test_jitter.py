@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +15,11 @@ import pytest
 from benchmarks.jitter import busy, compare
 from benchmarks.jitter.cases import CASES, QUICK_CASES, Case
 from benchmarks.jitter.compare import WITH, WITHOUT, Pace
+from benchmarks.report import Report
+from mstar_rt import process_settings
 from mstar_rt.config import parse_deployment
+from mstar_rt.config_process import ProcessConfig
+from mstar_rt.errors import FailedPrecondition
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -25,6 +31,36 @@ def test_every_case_is_a_deployment_and_changes_something(case: Case) -> None:
 def test_quick_cases_are_cases() -> None:
     assert all(case in CASES for case in QUICK_CASES)
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_what_the_kernel_refuses_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without rights gets the other cases, rather than a server that ends in the middle."""
+
+    def refuse(process: ProcessConfig) -> None:
+        if process.realtime_priority or 1 in process.cpus:
+            raise FailedPrecondition(f"no {process.realtime_priority or 'second core'}")
+
+    @contextlib.contextmanager
+    def running(case: Case) -> Iterator[str]:
+        started.append(case.name)
+        yield case.name
+
+    async def compared(report: Report, case: Case, addresses: dict[str, str], effort: compare.Effort) -> None:
+        assert addresses == {WITHOUT: WITHOUT, WITH: case.name}
+
+    started: list[str] = []
+    monkeypatch.setattr(process_settings, "check_permitted", refuse)
+    monkeypatch.setattr(process_settings, "check_awake_permitted", lambda: None)
+    monkeypatch.setattr(compare, "_running", running)
+    monkeypatch.setattr(compare, "_compare", compared)
+    report = Report("jitter", {})
+    compare.measure(report, CASES, compare.QUICK)
+    assert started == [WITHOUT, "cores kept awake", "malloc as glibc has it", "two threads"]
+    assert report.settings["left out"] == {
+        "server on core 0, worker on core 1": "no second core", "real time, programs busy": "no 20",
+    }  # fmt: skip
+    with pytest.raises(FailedPrecondition, match="nothing can be measured here: no 20"):
+        compare.measure(report, CASES[-1:], compare.QUICK)
 
 
 class Robot:

@@ -37,7 +37,9 @@ def test_files_and_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert written["checks"] == [{"name": "ratio", "value": 1.0, "bound": ">= 2", "holds": False}]
     assert set(written) == {"benchmark", "machine", "settings", "rows", "checks"}
     assert (tmp_path / "r.png").stat().st_size > 1000
-    assert "FALLS SHORT: ratio" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "FALLS SHORT: ratio" in out
+    assert "  ms ┃" in out, "a figure without its unit says nothing"
 
 
 def test_systems_take_turns() -> None:
