@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from mstar_rt.clock import Clock
 from mstar_rt.conductor.admission_costs import CostBook, Estimate, Kind, TaskCosts
 from mstar_rt.conductor.admission_queue import CLASSES, RequestQueues
 from mstar_rt.conductor.admission_rates import Reservations
+from mstar_rt.conductor.admission_sharing import Sharing
 from mstar_rt.conductor.requests import RequestState
+from mstar_rt.config import WorkerConfig
 from mstar_rt.config_admission import AdmissionConfig
 from mstar_rt.errors import FailedPrecondition, ResourceExhausted
 from mstar_rt.message import OpenSession
@@ -35,13 +37,15 @@ class Admission:
         placement: Placement,
         warm_ranks: Callable[[str], AbstractSet[int]],
         clock: Clock,
+        workers: Sequence[WorkerConfig] = (),
     ) -> None:
         self._config = config
         self._clock = clock
         self._placement = placement
         self._ranks = sorted({rank for model in placement.models for rank in placement.ranks_of(model)})
         self._costs = CostBook(models, placement)
-        self._reservations = Reservations(config.utilisation_bound, self._costs, placement, warm_ranks)
+        sharing = Sharing(models, placement, self._costs, workers)
+        self._reservations = Reservations(config.utilisation_bound, self._costs, sharing, placement, warm_ranks)
         limits = {"planning": config.max_queued_planning, "generation": config.max_queued_generation}
         self._queues = RequestQueues(limits, self._left)
         self._used: Mapping[int, float] = {}
@@ -63,7 +67,7 @@ class Admission:
             raise ResourceExhausted(f"this connection has {most} sessions open, at most {most} may be: close some")
         if opened.rate_hz:
             try:
-                self._reservations.reserve(opened)
+                self._reservations.reserve(opened, self._clock.now_ns())
             except ResourceExhausted:
                 self._num_refused["utilisation"] += 1
                 raise
@@ -74,7 +78,7 @@ class Admission:
 
     def close_session(self, session_id: str) -> None:
         """Idempotent."""
-        self._reservations.release(session_id)
+        self._reservations.release(session_id, self._clock.now_ns())
         self._used_at_ns = None
         client = self._client_of.pop(session_id, None)
         if client is not None:
@@ -150,7 +154,7 @@ class Admission:
     def _left(self, rank: int) -> float:
         now_ns = self._clock.now_ns()
         if self._used_at_ns is None or now_ns - self._used_at_ns > LOOK_EVERY_NS:
-            self._used, self._used_at_ns = self._reservations.utilisation(), now_ns
+            self._used, self._used_at_ns = self._reservations.utilisation_apart(), now_ns
         return 1.0 - self._used.get(rank, 0.0)
 
     def stats(self) -> dict[str, float]:

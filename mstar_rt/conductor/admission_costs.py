@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mstar_rt.conductor.admission_samples import ENOUGH, FEW, Place, Samples, Use, sample_of
+from mstar_rt.conductor.admission_samples import ENOUGH, FEW, Place, Samples, Use, sample_of, together
 from mstar_rt.message import ParamField, WalkDone
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec
 from mstar_rt.placement import Placement
@@ -15,8 +15,10 @@ from mstar_rt.program import Program, ProgramLoop
 
 REFRESH = 4
 """Further samples after which an estimate is made anew; the first ones change much."""
+REFRESH_NS = 2_000_000_000
+"""And the first one after so long: the machine may have been busy then."""
 MAX_VARIANTS = 32
-MAX_ESTIMATES = 64
+MAX_ESTIMATES = 512
 
 Estimate = Mapping[Use, Mapping[int, float]]
 """Microseconds of one request, by use and rank; of the ranks where that was measured."""
@@ -34,11 +36,13 @@ class Kind(NamedTuple):
 class _Cached:
     source: Samples
     num_taken: int
+    newest_ns: int
     estimate: Estimate
 
     def is_good(self, source: Samples) -> bool:
-        further = source.num_taken - self.num_taken
-        return self.source is source and further < (REFRESH if len(source.taken) > FEW else 1)
+        further, later_ns = source.num_taken - self.num_taken, source.newest_ns - self.newest_ns
+        is_settled = source.num_taken > FEW and later_ns < REFRESH_NS
+        return self.source is source and further < (REFRESH if is_settled else 1)
 
 
 class TaskCosts:
@@ -59,7 +63,7 @@ class TaskCosts:
         self._as_asked = task.criticality == "control"
         self._samples: OrderedDict[tuple[object, ...], Samples] = OrderedDict()
         self._default: Samples | None = None
-        self._estimates: dict[Kind, _Cached] = {}
+        self._estimates: dict[tuple[Kind, int], _Cached] = {}
 
     def kind(self, params: Mapping[str, ParamField]) -> Kind:
         """Of a request with these options; those that it does not give have their defaults."""
@@ -76,21 +80,37 @@ class TaskCosts:
                 self._samples.popitem(last=False)
         if self._default is None:
             self._default = samples
-        if samples.wants(now_ns):
+        if samples.wants(now_ns, together(parts)):
             samples.add(sample_of(parts, self._iterations(kind, parts), now_ns))
 
-    def estimate(self, kind: Kind) -> Estimate:
-        """Of a variant that has hardly run: as if it were the warm-up's. Empty: nothing has been measured."""
+    def estimate(self, kind: Kind, num_together: int = 1) -> Estimate:
+        """Of one of so many that share steps where they can. Of a variant that has never run: as if it were the
+        warm-up's; of one that has hardly run at least as much. Empty: nothing has been measured."""
         source = self._samples.get(kind.variant)
-        if source is None or source.num_taken < ENOUGH:
-            source = self._default
-        if source is None:
+        if self._default is None:
             return {}
-        cached = self._estimates.get(kind)
+        if source is None:
+            return self._known(self._default, kind, num_together)
+        if source.num_taken >= ENOUGH or source is self._default:
+            return self._known(source, kind, num_together)
+        return _larger(self._worked_out(source, kind, num_together), self._known(self._default, kind, num_together))
+
+    def longest_step_us(self) -> Mapping[int, float]:
+        """By rank, of those that were measured."""
+        longest_us: dict[int, float] = {}
+        for samples in self._samples.values():
+            for rank, step_us in samples.longest_step_us().items():
+                longest_us[rank] = max(longest_us.get(rank, 0.0), step_us)
+        return longest_us
+
+    def _known(self, source: Samples, kind: Kind, num_together: int) -> Estimate:
+        cached = self._estimates.get((kind, num_together))
         if cached is None or not cached.is_good(source):
             if len(self._estimates) >= MAX_ESTIMATES:
                 self._estimates.clear()
-            cached = self._estimates[kind] = _Cached(source, source.num_taken, self._worked_out(source, kind))
+            worked_out = self._worked_out(source, kind, num_together)
+            cached = _Cached(source, source.num_taken, source.newest_ns, worked_out)
+            self._estimates[kind, num_together] = cached
         return cached.estimate
 
     def _makes_a_variant(self, spec: ParamSpec) -> bool:
@@ -112,9 +132,9 @@ class TaskCosts:
                 iterations[(walk, name), part.rank] = times
         return iterations
 
-    def _worked_out(self, samples: Samples, kind: Kind) -> Estimate:
+    def _worked_out(self, samples: Samples, kind: Kind, num_together: int) -> Estimate:
         estimate: dict[Use, dict[int, float]] = {}
-        for (use, rank), cost_us in samples.typical_us().items():
+        for (use, rank), cost_us in samples.typical_us(num_together).items():
             for loop, _ in self._loops.get(use, ()):
                 cost_us *= self._times(kind, loop)
             estimate.setdefault(use, {})[rank] = cost_us
@@ -137,6 +157,17 @@ class CostBook:
 
     def of(self, model: str, task: str) -> TaskCosts:
         return self._tasks[model, task]
+
+
+def _larger(one: Estimate, other: Estimate) -> Estimate:
+    """Of both, at each place."""
+    return {
+        use: {
+            rank: max(one.get(use, {}).get(rank, 0.0), other.get(use, {}).get(rank, 0.0))
+            for rank in {*one.get(use, ()), *other.get(use, ())}
+        }
+        for use in {*one, *other}
+    }
 
 
 def _loops_with_param(program: Program, indices: Iterable[int]) -> tuple[tuple[ProgramLoop, ProgramLoop | None], ...]:

@@ -67,7 +67,9 @@ class Conductor:
         self._workers = Workers(workers)
         self._warm_ups = WarmUps(placement, self._workers)
         self._sessions = Sessions()
-        self._admission = Admission(admission or AdmissionConfig(), models, placement, self._warm_ups.warm_ranks, clock)
+        self._admission = Admission(
+            admission or AdmissionConfig(), models, placement, self._warm_ups.warm_ranks, clock, workers
+        )
         self._running = RunningRequests(endpoint, clock, self._workers, self._admission)
         self._itineraries = Itineraries(placement)
         self._draining = False

@@ -131,6 +131,7 @@ class RequestState:
             keep=[name for name in given if name in stage.keeps[rank]],
             fetches=fetches_for(rank, absent, caches, self.records),
             client=submit.client,
+            is_warm_up=submit.warmup_on is not None,
         )
 
     def note_started(self, start: StartWalk, rank: int) -> None:

@@ -2,23 +2,27 @@
 
 First calls are many times slower than later ones (lazy initialisation, compilation, page faults); a robot must not meet
 them. It also proves at start, not at the first request, that every walk runs to its end, across all its ranks. At the
-start each task runs again, which tells what it costs: admission has to know that before the first robot comes.
+start each task runs again, which tells what it costs: admission has to know that before the first robot comes. A
+policy's task runs several times at once, too (see shared_runs).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from mstar_rt.errors import FailedPrecondition, Internal, MstarError, ResourceExhausted, Unavailable
-from mstar_rt.message import WarmUp
+from mstar_rt.message import Finished, WarmUp
 from mstar_rt.model import ParamSpec, ParamValue, ServedModel, TaskSpec
 from mstar_rt.server.dispatch import Dispatcher, new_id
+from mstar_rt.server.shared_runs import MAX_STEP_S, run_alone, run_together
 
 NUM_MEASURED = {"control": 3, "planning": 1, "generation": 1}
 """Runs of a task, by its criticality, that tell what it costs. Of three the middle one counts."""
@@ -150,9 +154,10 @@ async def _run(
     replicas: Sequence[int],
     measures: bool,
 ) -> None:
-    """A policy's task without the cameras that it can do without, and with all of them, as most robots have them."""
+    """A policy's task without the cameras that it can do without, and with all of them, as most robots have them; alone
+    and together with others."""
 
-    async def once(given: Given, is_cold: bool) -> None:
+    async def once(given: Given, is_cold: bool, session_id: str | None = session_id) -> Finished:
         tensors, params = given
         stream = dispatcher.submit(
             model.name,
@@ -168,15 +173,24 @@ async def _run(
         async with stream:
             async for _ in stream:
                 pass
+        assert stream.finished is not None
+        return stream.finished
 
     least = zeros(task)
     await once((least, model.check_request(task.name, least, needed_params(task))), is_cold=True)
     usual = usual_request(model, task)
     if usual[0].keys() != least.keys():
         await once(usual, is_cold=True)
+    is_control = task.criticality == "control"
+    if not (measures or is_control):
+        return
     try:
-        for _ in range(NUM_MEASURED[task.criticality] if measures else 0):
-            await once(usual, is_cold=False)
+        alone = await run_alone(partial(once, usual, not measures), NUM_MEASURED[task.criticality] if measures else 1)
+        if is_control:
+            for is_cold in (True, not measures):
+                # Beside a rank that has come back others may serve robots.
+                max_step_s = math.inf if measures else MAX_STEP_S
+                await run_together(partial(once, usual, is_cold, None), alone, max_step_s)
     except Unavailable:
         raise
     except MstarError as error:
@@ -190,9 +204,12 @@ def _named(model: ServedModel, task: TaskSpec, error: MstarError) -> MstarError:
 def usual_request(
     model: ServedModel, task: TaskSpec, options: Mapping[str, ParamValue] = MappingProxyType({})
 ) -> Given:
-    """Tensors of zeros and all options of a request that costs what most do: a robot's has all cameras."""
-    cameras = () if model.policy is None else [camera.tensor for camera in model.policy.cameras]
-    tensors = zeros(task, also=cameras)
+    """Tensors of zeros and all options of a request that costs what most do: a robot's has all cameras, and goes on
+    from its last chunk if it asks for that."""
+    usual = [] if model.policy is None else [camera.tensor for camera in model.policy.cameras]
+    if options.get("chunking", "none") != "none":
+        usual.append("previous_actions")
+    tensors = zeros(task, also=usual)
     return tensors, model.check_request(task.name, tensors, {**needed_params(task), **options})
 
 

@@ -48,8 +48,8 @@ class ActiveWalk:
     that owe an answer, with the caches asked for (and whether the last answer was lost). `fetched` by (rank, cache) and
     `pending` by cache, with the rank, are sequences that are not in our pages yet. `left` is what a part that is DONE
     persisted. `pace` is what walks of its kind need; `ran_ns` what this one ran so far, `sure_ns` what of that every
-    walk of its kind runs, and `marks` what they were at each node. `is_trial`: it looks hopeless and runs all the
-    same.
+    walk of its kind runs, as if alone, and `marks` what they were at each node. `is_trial`: it looks hopeless and runs
+    all the same.
     """
 
     start: StartWalk
@@ -94,8 +94,11 @@ class ActiveWalk:
     def spans_ranks(self) -> bool:
         return len(self.part.ranks) > 1
 
-    def add_step(self, firing: Firing, queue_us: float, duration_ns: int, num_own: int, num_others: int) -> None:
-        """Account one step that this request took part in, with so many units of its own and of other requests."""
+    def add_step(
+        self, firing: Firing, queue_us: float, duration_ns: int, alone_ns: int, num_own: int, num_others: int
+    ) -> None:
+        """Account one step that this request took part in, with so many units of its own and of other requests. Without
+        these it might have taken `alone_ns`."""
         index, iteration = firing.node_index, firing.iteration
         time = self.times.get(index)
         if time is None:
@@ -112,7 +115,7 @@ class ActiveWalk:
         for depth in self.part.unsure_depths[index]:
             if iteration[depth]:
                 return
-        self.sure_ns += own_ns
+        self.sure_ns += min(own_ns, alone_ns)
 
     def account(self, ready_ns: int, start_ns: int, end_ns: int) -> None:
         """A step in which a unit of it ran that could since `ready_ns`: time waiting or running, counted once however

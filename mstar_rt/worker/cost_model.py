@@ -2,13 +2,15 @@
 
 A *size* is the number of items in a step: what all its units do in it together, one each where a node has no items. The
 first step of each size compiles, captures or warms caches and does not count; of the rest a quantile of the newest
-does, so that single outliers move nothing and a slower machine is noticed within a window.
+does, so that single outliers move nothing and a slower machine is noticed within a window. Steps of warm-ups alone, in
+which everything may be slow, stand for their size until a step of other work has been measured in it; the first of
+any size tells how slow they were.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Hashable
+from bisect import bisect_left
+from collections.abc import Collection, Hashable
 
 EngineId = tuple[str, str]
 
@@ -16,8 +18,12 @@ QUANTILE = 0.9
 WINDOW = 32
 MAX_BUCKETS = 4096
 STALE_AFTER = 256
-"""Steps of a bucket after which a size that none of them had is forgotten: one that was measured while the machine was
-slow would look too expensive to be run, and measured, ever again."""
+"""Steps of a bucket after which a size that none of them had is forgotten, if an item of it takes no less than of
+smaller ones: measured while the machine was slow, it would look too expensive to be run, and measured, ever again."""
+
+MAX_NOTED = 64
+"""Steps that are noted before they are learnt from, unless a duration is asked for. One at a time that takes three
+times as long: its code and data have left the processor's caches in between."""
 
 _KEPT_BITS = 4
 
@@ -26,34 +32,51 @@ class CostModel:
     """Durations of steps by (model, node) and batch key. Observing and predicting cost about a microsecond."""
 
     def __init__(self) -> None:
+        self._noted: list[tuple[EngineId, Hashable, int, int, bool]] = []
         self._curves: dict[tuple[EngineId, Hashable], _Curve] = {}
         self._lately: dict[EngineId, Window] = {}
 
-    def observe(self, engine_id: EngineId, batch_key: Hashable, num_items: int, duration_ns: int) -> None:
+    def observe(
+        self, engine_id: EngineId, batch_key: Hashable, num_items: int, duration_ns: int, is_warm_up: bool = False
+    ) -> None:
         """A step of that size took so long. Not for steps in which anything failed."""
+        self._noted.append((engine_id, batch_key, num_items, duration_ns, is_warm_up))
+        if len(self._noted) >= MAX_NOTED:
+            self._learn()
+
+    def _learn(self) -> None:
+        """What was noted, in order."""
+        for step in self._noted:
+            self._learn_from(*step)
+        self._noted.clear()
+
+    def _learn_from(
+        self, engine_id: EngineId, batch_key: Hashable, num_items: int, duration_ns: int, is_warm_up: bool
+    ) -> None:
         curve = self._curves.get((engine_id, batch_key))
         if curve is None:
             if len(self._curves) >= MAX_BUCKETS:
                 self._curves.pop(next(iter(self._curves)))
             curve = self._curves[engine_id, batch_key] = _Curve()
-        if curve.observe(num_items, duration_ns):
+        if curve.observe(num_items, duration_ns, is_warm_up):
             lately = self._lately.get(engine_id)
-            if lately is None:
-                lately = self._lately[engine_id] = Window()
-            lately.add(duration_ns)
+            if lately is None or lately.is_warm_up > is_warm_up:
+                lately = self._lately[engine_id] = Window(is_warm_up)
+            if lately.is_warm_up == is_warm_up:
+                lately.add(duration_ns)
 
     def predict_ns(self, engine_id: EngineId, batch_key: Hashable, num_items: int) -> int | None:
         """A safe duration of a step of that size; None if no step of the bucket was ever measured.
 
         Between measured sizes it interpolates, beyond the largest it grows in proportion, below the smallest it stays.
         """
-        curve = self._curves.get((engine_id, batch_key))
+        curve = self._curve(engine_id, batch_key)
         return None if curve is None else curve.predict_ns(num_items)
 
     def most_items(self, engine_id: EngineId, batch_key: Hashable, limit_ns: int, at_most: int) -> int:
         """How many items, up to `at_most`, a step may have to stay within `limit_ns`: all if nothing was measured, 0 if
         even one is too many."""
-        curve = self._curves.get((engine_id, batch_key))
+        curve = self._curve(engine_id, batch_key)
         if curve is None:
             return at_most
         longest_ns = curve.predict_ns(at_most)
@@ -72,16 +95,24 @@ class CostModel:
 
     def lately_ns(self, engine_id: EngineId) -> int | None:
         """What a step of the node took lately, in the batches that it is in now; None if it was never measured."""
+        if self._noted:
+            self._learn()
         lately = self._lately.get(engine_id)
         return None if lately is None else lately.high_ns
 
+    def _curve(self, engine_id: EngineId, batch_key: Hashable) -> _Curve | None:
+        if self._noted:
+            self._learn()
+        return self._curves.get((engine_id, batch_key))
+
 
 class Window:
-    """The newest durations and a high quantile of them."""
+    """The newest durations and a high quantile of them; of those of warm-ups the least."""
 
-    __slots__ = ("_durations", "_num", "high_ns", "used_at")
+    __slots__ = ("_durations", "_num", "high_ns", "is_warm_up", "used_at")
 
-    def __init__(self) -> None:
+    def __init__(self, is_warm_up: bool = False) -> None:
+        self.is_warm_up = is_warm_up
         self.used_at = 0
         self._durations: list[int] = []
         self._num = 0
@@ -90,6 +121,9 @@ class Window:
     def add(self, duration_ns: int) -> None:
         durations, num = self._durations, self._num
         self._num = num + 1
+        if self.is_warm_up:
+            self.high_ns = min(duration_ns, self.high_ns or duration_ns)
+            return
         if num < WINDOW:
             durations.append(duration_ns)
         else:
@@ -101,34 +135,61 @@ class Window:
 class _Curve:
     """One bucket: a window for each size that was measured. Sizes above 16 are kept to an eighth."""
 
-    __slots__ = ("_num_observed", "_seen", "_sizes", "_windows")
+    __slots__ = ("_is_warm_up", "_num_observed", "_seen", "_sizes", "_windows")
 
     def __init__(self) -> None:
+        self._is_warm_up = True  # nothing else was measured yet
         self._num_observed = 0
         self._sizes: list[int] = []
         self._windows: dict[int, Window] = {}
         self._seen: set[int] = set()
 
-    def observe(self, num_items: int, duration_ns: int) -> bool:
+    def observe(self, num_items: int, duration_ns: int, is_warm_up: bool) -> bool:
         """Whether it counts."""
         size = rounded_size(num_items)
-        window = self._windows.get(size)
-        if window is None:
-            if size not in self._seen:
-                self._seen.add(size)
+        if size not in self._seen:
+            self._seen.add(size)
+            return False
+        if size != num_items:
+            duration_ns = duration_ns * size // num_items
+        self._num_observed += 1
+        if self._is_warm_up is not is_warm_up:
+            if is_warm_up:
                 return False
-            window = self._windows[size] = Window()
-            insort(self._sizes, size)
-        window.add(duration_ns if size == num_items else duration_ns * size // num_items)
-        window.used_at = self._num_observed = self._num_observed + 1
+            self._is_warm_up = False
+            self._leave_warm_up(size, duration_ns)
+        window = self._windows.get(size)
+        if window is None or window.is_warm_up is not is_warm_up or window.used_at <= self._num_observed - STALE_AFTER:
+            window = self._windows[size] = Window(is_warm_up)
+            self._sizes = sorted(self._windows)
+        window.add(duration_ns)
+        window.used_at = self._num_observed
         if not self._num_observed % STALE_AFTER:
-            self._forget_stale()
+            since = self._num_observed - STALE_AFTER
+            self._forget_dear([size for size, window in self._windows.items() if window.used_at <= since])
         return True
 
-    def _forget_stale(self) -> None:
-        since = self._num_observed - STALE_AFTER
-        self._windows = {size: window for size, window in self._windows.items() if window.used_at > since}
-        self._sizes = sorted(self._windows)
+    def _leave_warm_up(self, size: int, duration_ns: int) -> None:
+        """The first step of other work tells how slow it was then."""
+        warm_ns = self._windows[size].high_ns if size in self._windows else 0
+        if duration_ns < warm_ns:
+            for window in self._windows.values():
+                window.high_ns = window.high_ns * duration_ns // warm_ns
+        self._windows[size] = Window()
+        self._windows[size].add(duration_ns)
+        self._forget_dear([other for other in self._windows if other > size])
+
+    def _forget_dear(self, doubtful: Collection[int]) -> None:
+        """Of sizes that are doubtful keep those of which an item takes less than of smaller ones."""
+        kept: dict[int, Window] = {}
+        below = 0
+        for size in sorted(self._windows):
+            window = self._windows[size]
+            if size in doubtful and (not below or window.high_ns * below >= kept[below].high_ns * size):
+                continue
+            kept[size] = window
+            below = size
+        self._windows, self._sizes = kept, list(kept)
 
     def predict_ns(self, num_items: int) -> int | None:
         window = self._windows.get(num_items)

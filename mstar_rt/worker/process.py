@@ -57,6 +57,9 @@ def load_models(config: DeploymentConfig, worker: WorkerConfig, names: list[str]
     declared = {model.name: declare_model(config, model) for model in config.models}
     placed = {name: PlacedModel(model.graph, model.cache_lifetimes) for name, model in declared.items()}
     placement = place(placed, config.placement, [other.rank for other in config.workers])
+    if worker.compile:
+        _say(f"rank {worker.rank} compiles before it serves, which takes half a minute or more")
+    started_s = time.monotonic()
     models = {
         name: load_model(model, worker, placement.nodes_on(name, worker.rank))
         for name, model in declared.items()
@@ -69,8 +72,14 @@ def load_models(config: DeploymentConfig, worker: WorkerConfig, names: list[str]
             "compiled: take it out"
         )
     if compiled:
-        logging.getLogger(__name__).info("compiled: %s", ", ".join(compiled))
+        took_s = time.monotonic() - started_s
+        _say(f"rank {worker.rank} has loaded its models and compiled {', '.join(compiled)} in {took_s:.0f} s")
     return models
+
+
+def _say(sentence: str) -> None:
+    """To whoever waits for the server, whatever is logged."""
+    print(f"mstar-rt: {sentence}", file=sys.stderr, flush=True)
 
 
 def _serve(
@@ -92,6 +101,7 @@ def _serve(
         worker_config.scheduling,
         worker_config.lower_class_share,
         worker_config.max_step_ms,
+        time.thread_time_ns if worker_config.device == "cpu" else None,
     )
     # What was loaded lives as long as the process: keep the collector from walking it in the middle of a tick.
     gc.collect()

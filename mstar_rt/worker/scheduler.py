@@ -144,9 +144,8 @@ class Scheduler(Generic[T]):
         return Decision(self._filled(self._first(kind, now_ns), kind, now_ns), dropped)
 
     def ran(self, batch: Sequence[Unit[T]], duration_ns: int) -> None:
-        kind = CLASS_OF[batch[0].criticality]
-        if kind or self._num_ready:
-            self._share.ran(kind, self._least_critical_ready(), duration_ns)
+        if self._num_ready or not self._share.is_even:
+            self._share.ran(CLASS_OF[batch[0].criticality], self._least_critical_ready(), duration_ns)
         per_unit_ns = duration_ns // len(batch)
         for unit in batch:
             self._classes[CLASS_OF[unit.criticality]].shares.charge(unit.client, per_unit_ns)

@@ -18,6 +18,7 @@ class LowerShare:
     """
 
     def __init__(self, share: float) -> None:
+        self.is_even = True  # nobody is owed anything: nothing changes before somebody waits
         self._share = share
         self._owed_ns = [-float(PATIENCE_NS)] * (len(CRITICALITIES) - 1)
 
@@ -30,6 +31,7 @@ class LowerShare:
             got_ns = (1 - self._share) * duration_ns
             for above in range(kind):
                 owed_ns[above] = max(-float(PATIENCE_NS), owed_ns[above] - got_ns)
+        self.is_even = max(owed_ns) <= -PATIENCE_NS
 
     def is_owed(self, kind: int) -> bool:
         """Whether what is below the class should run, if that harms nobody in it."""

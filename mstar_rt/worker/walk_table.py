@@ -126,7 +126,10 @@ class WalkTable:
         """End the walk of a unit that cannot make its deadline any more; False if it is to run all the same: it answers
         even if late, or shows whether there really is no hope."""
         walk, node = unit.work.walk, unit.work.firing.name
-        if walk.stage is not Stage.RUNNING or self.fail_if_late(walk, now_ns, node):
+        if walk.stage is not Stage.RUNNING:
+            return True
+        if self.fail_if_late(walk, now_ns, node):
+            walk.pace.stopped(walk.marks, walk.ran_ns, (unit.work.firing.node_index, unit.work.firing.iteration))
             return True
         if walk.start.anytime and walk.begun:
             unit.drop_after_ns = None

@@ -265,7 +265,7 @@ class Walks:
             self._table.settle(walk)
         self._table.pages_return(has_ended=True)
         self._endpoint.send("conductor", done)
-        walk.pace.finished(walk.marks, walk.ran_ns, walk.sure_ns)
+        walk.pace.finished(walk.marks, walk.ran_ns, walk.sure_ns, walk.start.is_warm_up)
         deadline_ns = walk.start.deadline_ns
         if deadline_ns is not None and not walk.start.anytime and self._now_ns() > deadline_ns:
             self._table.meters.missed(walk.start.criticality)

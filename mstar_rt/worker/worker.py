@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mstar_rt.clock import Clock
 from mstar_rt.engine import Outcome, run_isolating_failures
@@ -34,7 +34,7 @@ from mstar_rt.worker.cost_model import CostModel
 from mstar_rt.worker.heartbeat import HeartbeatThread
 from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.meters import Meters
-from mstar_rt.worker.overruns import Overruns
+from mstar_rt.worker.overruns import Overruns, Step
 from mstar_rt.worker.page_pressure import PagePressure
 from mstar_rt.worker.page_waiters import Waiter
 from mstar_rt.worker.parts import Parts, has_more, items_of
@@ -52,7 +52,8 @@ class Worker:
     """One rank. Single-threaded: between two steps it reads its inbox, so a cancel waits for one step at most.
 
     Args:    endpoint: of the address "worker/<rank>". check_outputs, scheduling, lower_class_share, max_step_ms: see
-             config.WorkerConfig. heartbeat: is told what runs; starting and stopping it is up to the caller.
+             config.WorkerConfig. heartbeat: is told what runs; starting and stopping it is up to the caller. ran_ns:
+             see Overruns.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Worker:
         scheduling: str = "deadline",
         lower_class_share: float = 0.05,
         max_step_ms: float | None = None,
+        ran_ns: Callable[[], int] | None = None,
     ) -> None:
         self.trace = TraceRing()
         self.stopped = False
@@ -84,8 +86,9 @@ class Worker:
             scheduling, max_batch, self._costs, lower_class_share, max_step_ns
         )
         self._meters = Meters()
+        self._details = {model: {"model": model} for model in models}
         self._parts = Parts(max_step_ns)
-        self._overruns = Overruns(max_step_ns)
+        self._overruns = Overruns(max_step_ns, ran_ns)
         self._table = WalkTable(models, endpoint, plane, rank, self._scheduler, self._meters)
         self._walks = Walks(
             self._table, models, endpoint, plane, clock, rank, device, self._scheduler, self._costs, check_outputs
@@ -103,6 +106,7 @@ class Worker:
         table = self._table
         if not len(self._scheduler):
             self._plane.flush()
+            self._meters.count()
         for envelope in self._endpoint.receive(self._wait_s(idle_wait_s)):
             self._is_stuck = False
             self._handle(envelope)
@@ -189,6 +193,8 @@ class Worker:
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.step = (now_ns, node)
+        if first.engine_id in self._overruns.watched:
+            self._overruns.begin()
         start_ns = self._clock.now_ns()
         outcomes = run_isolating_failures(engine, [unit.work.call for unit in units])
         end_ns = self._walks.step_ended_ns = self._clock.now_ns()
@@ -196,14 +202,14 @@ class Worker:
             heartbeat.step = (0, "")
         self._measure(units, num_items, outcomes, start_ns, end_ns)
         ids = first.request_id if len(units) == 1 else tuple([unit.request_id for unit in units])
-        self.trace.record(node, first.criticality, start_ns, end_ns, ids, {"model": model})
+        self.trace.record(node, first.criticality, start_ns, end_ns, ids, self._details[model])
         if len(units) == 1:
-            self._settle(first, outcomes[0], start_ns, end_ns, 1, 0)
+            self._settle(first, outcomes[0], start_ns, end_ns, end_ns - start_ns, 1, 0)
         else:
-            own = Counter([unit.request_id for unit in units])
+            own, alone_ns = Counter([unit.request_id for unit in units]), self._alone_ns(units, end_ns - start_ns)
             for unit, outcome in zip(units, outcomes, strict=True):
                 num_own = own[unit.request_id]
-                self._settle(unit, outcome, start_ns, end_ns, num_own, len(units) - num_own)
+                self._settle(unit, outcome, start_ns, end_ns, alone_ns, num_own, len(units) - num_own)
         for unit in units:
             self._walks.flush(unit.work.walk, unit.work.firing)
 
@@ -220,11 +226,19 @@ class Worker:
                 return
         overruns = self._overruns
         if overruns.max_step_ns is not None and duration_ns > overruns.max_step_ns:
-            is_new = self._costs.predict_ns(first.engine_id, first.batch_key, num_items) is None
-            overruns.note(first.engine_id, duration_ns, len(units), num_items, in_parts, is_new)
+            usual_ns = self._costs.predict_ns(first.engine_id, first.batch_key, num_items)
+            overruns.note(Step(first.engine_id, duration_ns, usual_ns, len(units), num_items, in_parts))
         if in_parts:
             self._parts.observe(first.engine_id, first.batch_key, num_items, duration_ns)
-        self._costs.observe(first.engine_id, first.batch_key, num_items, duration_ns)
+        is_warm_up = first.work.walk.start.is_warm_up and all(unit.work.walk.start.is_warm_up for unit in units)
+        self._costs.observe(first.engine_id, first.batch_key, num_items, duration_ns, is_warm_up)
+
+    def _alone_ns(self, units: list[Unit[Work]], duration_ns: int) -> int:
+        """What the smallest unit of a step that took so long would have taken alone."""
+        first = units[0]
+        least_items = min([items_of([unit]) for unit in units]) if first.work.engine.in_parts else 1
+        predicted_ns = self._costs.predict_ns(first.engine_id, first.batch_key, least_items)
+        return duration_ns if predicted_ns is None else min(predicted_ns, duration_ns)
 
     def _drop(self, units: list[Unit[Work]], now_ns: int) -> None:
         """Answer for those that cannot make their deadlines any more."""
@@ -244,7 +258,14 @@ class Worker:
         return not walk.pending or self._walks.prepare(unit)
 
     def _settle(
-        self, unit: Unit[Work], outcome: Outcome, start_ns: int, end_ns: int, num_own: int, num_others: int
+        self,
+        unit: Unit[Work],
+        outcome: Outcome,
+        start_ns: int,
+        end_ns: int,
+        alone_ns: int,
+        num_own: int,
+        num_others: int,
     ) -> None:
         work = unit.work
         walk = work.walk
@@ -258,7 +279,8 @@ class Worker:
                     return
             duration_ns = end_ns - start_ns
             walk.account(unit.ready_ns, start_ns, end_ns)
-            walk.add_step(work.firing, (start_ns - unit.ready_ns) / 1e3, duration_ns, num_own, num_others)
+            queue_us = (start_ns - unit.ready_ns) / 1e3
+            walk.add_step(work.firing, queue_us, duration_ns, alone_ns, num_own, num_others)
             if has_more(unit, outcome.result):
                 self._walks.go_on(unit, outcome.result, end_ns, duration_ns)
             else:

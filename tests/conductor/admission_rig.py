@@ -66,11 +66,17 @@ def placed(rules: Sequence[PlacementRule]) -> Placement:
 
 
 class AdmissionRig:
-    def __init__(self, rules: Sequence[PlacementRule] = ONE, **admission: Any) -> None:
+    def __init__(
+        self,
+        rules: Sequence[PlacementRule] = ONE,
+        max_step_ms: float | None = None,
+        scheduling: str = "deadline",
+        **admission: Any,
+    ) -> None:
         self.placement = placed(rules)
         self.endpoint = RecordingEndpoint()
         self.clock = ManualClock(start_ns=1_000_000_000)
-        workers = [WorkerConfig(rank=rank) for rank in range(3)]
+        workers = [WorkerConfig(rank=rank, max_step_ms=max_step_ms, scheduling=scheduling) for rank in range(3)]
         config = AdmissionConfig(**admission)
         self.conductor = Conductor({"m": MODEL}, self.placement, self.endpoint, self.clock, workers, config)
         self.pids = dict.fromkeys(range(3), 100)
@@ -97,13 +103,23 @@ class AdmissionRig:
 
     # --- what a server says ------------------------------------------------------------------------------------------
 
-    def open(self, rate_hz: float, client: str = "", takes_over: str = "", **params: Any) -> str | RequestFailed:
+    def open(
+        self, rate_hz: float, client: str = "", takes_over: str = "", deadline_s: float | None = None, **params: Any
+    ) -> str | RequestFailed:
         """The session's name, or why it was refused."""
         session_id = self.name("s")
         self.endpoint.take()
         self.conductor.handle(
             OpenSession(
-                session_id, "m", client, "control" if rate_hz else "planning", "act", rate_hz, params, takes_over
+                session_id,
+                "m",
+                client,
+                criticality="control" if rate_hz else "planning",
+                task="act",
+                rate_hz=rate_hz,
+                params=params,
+                takes_over=takes_over,
+                deadline_s=deadline_s,
             )
         )
         [(to, answer)] = self.endpoint.take()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -15,7 +15,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from admission_rig import ACT, MODEL, ONE, placed
 
 from mstar_rt.conductor.admission_costs import MAX_VARIANTS, CostBook, TaskCosts
-from mstar_rt.conductor.admission_samples import EVERY_NS, FEW, MAX_BETWEEN_US, OLD_NS, WINDOW, typical
+from mstar_rt.conductor.admission_samples import (
+    ENOUGH,
+    EVERY_NS,
+    FEW,
+    MAX_BETWEEN_US,
+    OLD_NS,
+    TOO_OLD_NS,
+    WINDOW,
+    typical,
+)
 from mstar_rt.graph import GraphNode, Loop, Sequential, Walk, WalkGraph
 from mstar_rt.message import NodeTime, WalkDone
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec
@@ -39,8 +48,8 @@ def note(costs: TaskCosts, run_us: float, now_ns: int = 0, num_steps: int = 1, b
     costs.note(costs.kind({}), [("look", part)], now_ns)
 
 
-def cost_us(costs: TaskCosts) -> float:
-    return costs.estimate(costs.kind({}))[NODE][0]
+def cost_us(costs: TaskCosts, num_together: int = 1) -> float:
+    return costs.estimate(costs.kind({}), num_together)[NODE][0]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=WINDOW))
@@ -58,10 +67,43 @@ def test_nothing_is_known_before_anything_ran() -> None:
     assert costs.estimate(costs.kind({})) == {}
 
 
-def test_a_share_of_each_step_counts() -> None:
+def test_a_share_of_each_step_counts_for_so_many_or_more_and_all_of_it_for_one() -> None:
     costs = costs_of()
-    note(costs, 1000.0, num_steps=4, batched_with=12)  # each with three others
-    assert cost_us(costs) == pytest.approx(250.0)
+    for _ in range(ENOUGH):
+        note(costs, 1000.0, num_steps=4, batched_with=12)  # each with three others
+    assert [cost_us(costs, num) for num in (1, 2, 4, 9)] == pytest.approx([1000.0, 500.0, 250.0, 250.0])
+    note(costs, 600.0)
+    assert [cost_us(costs, num) for num in (1, 2, 4, 9)] == pytest.approx([600.0, 500.0, 250.0, 250.0])
+
+
+def test_shares_count_where_there_are_enough_of_them_the_largest_and_not_too_old() -> None:
+    costs = costs_of()
+    note(costs, 600.0)
+    for run_us in (800.0, 700.0):
+        note(costs, run_us, batched_with=1)
+        assert cost_us(costs, 2) == pytest.approx(600.0)
+    note(costs, 720.0, batched_with=1)
+    assert cost_us(costs, 2) == pytest.approx(400.0)
+    note(costs, 600.0, now_ns=TOO_OLD_NS + 1)
+    assert cost_us(costs, 2) == pytest.approx(600.0)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.floats(0.8, 1.0)), min_size=3, max_size=12),
+    st.floats(0.0, 100.0),
+    st.floats(0.1, 100.0),
+    st.integers(1, 20),
+)
+def test_no_number_is_ever_taken_to_cost_less_than_it_does(
+    seen: list[tuple[int, float]], fixed_us: float, each_us: float, num: int
+) -> None:
+    """Where a step takes so much and so much for each in it; the slowest of each size is seen often enough."""
+    costs = costs_of()
+    for size, speed in seen:
+        for factor in (speed, 1.0, 1.0, 1.0):
+            note(costs, (fixed_us + each_us * size) * factor, num_steps=1, batched_with=size - 1)
+    assert num * cost_us(costs, num) >= (fixed_us + each_us * num) * (1 - 1e-9)
 
 
 def test_what_passes_between_steps_counts_as_the_least_that_was_seen() -> None:

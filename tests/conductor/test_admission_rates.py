@@ -36,9 +36,9 @@ def test_sessions_are_admitted_until_the_rank_is_full_and_told_why_not() -> None
     assert rig.used() == pytest.approx(0.72)
     answer = refused(rig.open(20.0))
     assert answer.message == (
-        "model 'm' cannot serve a control session at 20 Hz on time: control sessions use 72.0% of rank 0, this one "
-        "would add 24.0% (12 ms x 20 Hz), at most 80.0% may be used; 6.66 Hz would fit: replan less often, or try "
-        "again when a session has ended"
+        "model 'm' cannot serve a robot 20 chunks per second (control_hz / replan_every) on time: control sessions use "
+        "72.0% of rank 0, this one would add 24.0% (12 ms x 20 per second), at most 80.0% may be used; 6.66 chunks per "
+        "second would fit: replan less often, or try again when a session has ended"
     )
     assert isinstance(rig.open(6.66), str)
     assert "no rate would fit now" in refused(rig.open(5.0)).message
@@ -75,7 +75,7 @@ def test_before_anything_was_measured_sessions_are_let_in_and_count_once_they_ru
 
 def test_a_session_with_more_steps_costs_more_before_it_ever_ran() -> None:
     rig = warm()
-    assert "(22 ms x 40 Hz)" in refused(rig.open(40.0, num_denoise_steps=20)).message
+    assert "(22 ms x 40 per second)" in refused(rig.open(40.0, num_denoise_steps=20)).message
     assert isinstance(rig.open(40.0, num_denoise_steps=5), str)
     assert rig.used() == pytest.approx(0.28)
 
@@ -97,22 +97,18 @@ def test_options_that_have_hardly_run_cost_what_the_defaults_do_then_what_was_me
     assert rig.used() == pytest.approx(0.24)
     for _ in range(3):
         rig.tick(session, {**MS, "denoise": 3.0})
-    assert rig.used() == pytest.approx(0.64)
+        assert rig.used() == pytest.approx(0.64), "from the first one on"
     assert "(12 ms" in refused(rig.open(20.0)).message, "others cost what they did"
     assert "(32 ms" in refused(rig.open(20.0, chunking="guided", instruction="push")).message
 
 
-def test_steps_that_are_shared_cost_their_share_unless_some_run_alone() -> None:
+def test_who_has_shared_steps_may_run_alone_soon() -> None:
     rig = warm()
     session = rig.open(20.0)
     assert isinstance(session, str)
     for _ in range(64):
         rig.tick(session, {node: each / 4 for node, each in MS.items()}, batch=4)
-    assert rig.used() == pytest.approx(0.06)
-    for index in range(64):
-        alone = index % 8 == 0
-        rig.tick(session, MS if alone else {node: each / 4 for node, each in MS.items()}, batch=1 if alone else 4)
-    assert rig.used() == pytest.approx(0.24), "an eighth of them may be a robot that is out of step with the others"
+    assert rig.used() == pytest.approx(0.24)
 
 
 def test_one_disturbed_measurement_does_not_count() -> None:
@@ -191,7 +187,7 @@ def test_the_sum_never_exceeds_the_bound_and_the_rate_that_is_named_fits(
             assert number <= fits * (1 + 1e-6)
         else:
             assert number >= fits * (1 - 1e-6)
-            named = re.search(r"; ([0-9.e+-]+) Hz would fit", answer.message)
+            named = re.search(r"; ([0-9.e+-]+) chunks per second would fit", answer.message)
             if named is None:
                 assert fits < 0.011
                 continue

@@ -28,6 +28,7 @@ from mstar_rt.message import (
     CloseSession,
     Finished,
     Message,
+    NodeTime,
     OpenSession,
     RequestFailed,
     ServingState,
@@ -38,9 +39,11 @@ from mstar_rt.message import (
 )  # fmt: skip
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
 from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.shared_runs import MAX_S, MAX_STEP_S, Alone, run_alone, run_together
 from mstar_rt.server.warmup import WarmUps, needed_params, usual_request, warm_up, zeros
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 
+FINISHED = Finished("r", 0, {}, {}, {}, 1.0)
 X = TensorSpec("x", ("N", 2), ("float32",), "numbers")
 MAYBE = TensorSpec("maybe", ("N",), ("int64",), "numbers", optional=True)
 Y = TensorSpec("y", ("N", 2), ("float32",), "numbers")
@@ -251,8 +254,62 @@ async def test_a_server_that_drains_warms_nothing_up(conductor: Conductor) -> No
 async def test_a_policy_runs_with_all_cameras_and_is_measured_three_times(conductor: Conductor) -> None:
     await warm_up(toy_policy(), conductor.dispatcher, [])
     submits = conductor.of(Submit)
-    assert [submit.is_cold for submit in submits] == [True, True, False, False, False]
-    assert ["image_wrist" in submit.inputs for submit in submits] == [False, True, True, True, True]
+    assert [submit.is_cold for submit in submits[:5]] == [True, True, False, False, False]
+    assert ["image_wrist" in submit.inputs for submit in submits[:5]] == [False, True, True, True, True]
+
+
+async def test_a_policy_runs_for_several_robots_at_once_cold_and_measured(conductor: Conductor) -> None:
+    await warm_up(toy_policy(), conductor.dispatcher, [])
+    together = conductor.of(Submit)[5:]
+    assert [submit.is_cold for submit in together] == [True] * 12 + [False] * 12
+    assert all("image_wrist" in submit.inputs and submit.session_id is None for submit in together)
+    again = len(conductor.of(Submit))
+    await warm_up(toy_policy(), conductor.dispatcher, [], measures=False)
+    assert [submit.is_cold for submit in conductor.of(Submit)[again:]] == [True] * (3 + 24), "a worker that comes back"
+
+
+@pytest.mark.parametrize(
+    ("alone", "expected"),
+    [
+        (Alone(0.01, 0.0), 12), (Alone(MAX_S / 5, 0.0), 4), (Alone(MAX_S, 0.0), 0),
+        (Alone(0.01, MAX_STEP_S / 5), 4), (Alone(0.01, MAX_STEP_S), 0),
+    ],
+)  # fmt: skip
+async def test_what_takes_long_does_not_run_together(alone: Alone, expected: int) -> None:
+    runs: list[None] = []
+
+    async def once() -> Finished:
+        runs.append(None)
+        return FINISHED
+
+    await run_together(once, alone, MAX_STEP_S)
+    assert len(runs) == expected
+
+
+async def test_what_a_run_takes_alone_is_that_of_the_quickest() -> None:
+    steps_us = iter([(4000.0, 2), (1500.0, 1)])
+
+    async def once() -> Finished:
+        run_us, num_steps = next(steps_us)
+        return Finished(
+            "r", 0, {"long": NodeTime(num_steps, 0.0, run_us), "short": NodeTime(9, 0.0, 90.0)}, {}, {}, 1.0
+        )
+
+    assert (await run_alone(once, 2)).step_s == pytest.approx(0.0015)
+
+
+async def test_what_fails_together_is_told_after_all_have_ended() -> None:
+    runs: list[None] = []
+
+    async def once() -> Finished:
+        runs.append(None)
+        if len(runs) == 2:
+            raise ResourceExhausted("no pages left")
+        return FINISHED
+
+    with pytest.raises(ResourceExhausted, match="no pages left"):
+        await run_together(once, Alone(0.01, 0.0))
+    assert len(runs) == 4
 
 
 async def test_a_rank_that_comes_back_is_not_measured_again(conductor: Conductor) -> None:
@@ -278,6 +335,7 @@ def test_what_a_request_costs_is_measured_with_what_most_robots_have() -> None:
     tensors, params = usual_request(model, model.task("act"), {"num_denoise_steps": 7})
     assert set(tensors) == {"image_top", "image_wrist", "state"}
     assert (params["num_denoise_steps"], params["chunking"], params["normalization"]) == (7, "none", "lab")
+    assert "previous_actions" in usual_request(model, model.task("act"), {"chunking": "guided"})[0]
 
 
 def test_what_a_request_cannot_do_without_is_given() -> None:

@@ -51,6 +51,7 @@ class Request:
     pace: Pace
     stage: int = 0
     ran_ns: int = 0
+    sure_ns: int = 0
     marks: list[Mark] = field(default_factory=list)
 
     @property
@@ -82,11 +83,13 @@ class Score:
 
 
 class Simulation:
-    """Time passes with steps only, and with waiting for the next arrival while nothing is ready."""
+    """Time passes with steps only, and with waiting for the next arrival while nothing is ready. Warm-ups take
+    `warm_up_factor` times as long as what follows."""
 
     def __init__(
-        self, scheduling: str, loads: Sequence[Load], max_batch: int = 16, share: float = 0.05, jitter: float = 0.0
-    ) -> None:
+        self, scheduling: str, loads: Sequence[Load], max_batch: int = 16, share: float = 0.05, jitter: float = 0.0,
+        warm_up_factor: float = 1.0,
+    ) -> None:  # fmt: skip
         self.costs = CostModel()
         self.now_ns = 0
         self.steps: list[Step] = []
@@ -98,7 +101,7 @@ class Simulation:
         self._num_units, self._num_requests = count(1), count(1)
         self._arrivals: list[tuple[int, int, Load, int]] = []
         for load in loads:
-            self._warm_up(load)
+            self._warm_up(load, warm_up_factor)
         for number, load in enumerate(loads):
             heappush(self._arrivals, (load.offset_ns, number, load, 0))
 
@@ -107,6 +110,9 @@ class Simulation:
             self._arrive()
             decision = self._policy.next_batch(self.now_ns)
             for unit in decision.dropped:
+                request = unit.work
+                if request.deadline_ns is not None and self.now_ns >= request.deadline_ns:
+                    request.pace.stopped(request.marks, request.ran_ns, (request.stage, ()))
                 self.scores[unit.work.load.client].num_dropped += 1
                 self._again(unit.work.load)
             if decision.batch:
@@ -121,17 +127,22 @@ class Simulation:
     def busy_ns(self, criticality: str) -> int:
         return sum(step.end_ns - step.start_ns for step in self.steps if step.criticality == criticality)
 
-    def _warm_up(self, load: Load) -> None:
-        """Each task alone, as often as it takes to count."""
+    def _warm_up(self, load: Load, factor: float) -> None:
+        """Each task alone, and ticks also together, as often as it takes to count."""
+        for num in (2, 2, 4, 4, 8, 8) if load.criticality == "control" else ():
+            for stage in load.stages:
+                took_ns = int(stage.step_ns(num) * factor)
+                self.costs.observe((load.model, stage.node), None, num, took_ns, is_warm_up=True)
         pace = self._remaining.pace(load.model)
-        for _ in range(2):
+        for _ in range(4):
             marks: list[Mark] = []
             ran_ns = 0
             for index, stage in enumerate(load.stages):
-                self.costs.observe((load.model, stage.node), None, 1, stage.alone_ns)
+                took_ns = int(stage.alone_ns * factor)
+                self.costs.observe((load.model, stage.node), None, 1, took_ns, is_warm_up=True)
                 marks.append(((index, ()), ran_ns, ran_ns))
-                ran_ns += stage.alone_ns
-            pace.finished(marks, ran_ns, ran_ns)
+                ran_ns += took_ns
+            pace.finished(marks, ran_ns, ran_ns, is_warm_up=True)
 
     def _arrive(self) -> None:
         while self._arrivals and self._arrivals[0][0] <= self.now_ns:
@@ -172,17 +183,19 @@ class Simulation:
         self._policy.ran(batch, duration_ns)
         self.costs.observe(batch[0].engine_id, None, len(batch), duration_ns)
         self._arrive()
+        alone_ns = min(duration_ns, self.costs.predict_ns(batch[0].engine_id, None, 1) or duration_ns)
         for unit in batch:
-            self._advance(unit.work, duration_ns)
+            self._advance(unit.work, duration_ns, alone_ns)
 
-    def _advance(self, request: Request, duration_ns: int) -> None:
-        request.marks.append(((request.stage, ()), request.ran_ns, request.ran_ns))
+    def _advance(self, request: Request, duration_ns: int, alone_ns: int) -> None:
+        request.marks.append(((request.stage, ()), request.ran_ns, request.sure_ns))
         request.ran_ns += duration_ns
+        request.sure_ns += alone_ns
         request.stage += 1
         if request.stage < len(request.load.stages):
             self._add(request)
             return
-        request.pace.finished(request.marks, request.ran_ns, request.ran_ns)
+        request.pace.finished(request.marks, request.ran_ns, request.sure_ns)
         score = self.scores[request.load.client]
         score.latencies_ns.append(self.now_ns - request.arrived_ns)
         if request.deadline_ns is not None and self.now_ns > request.deadline_ns:

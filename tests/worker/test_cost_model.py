@@ -31,6 +31,38 @@ def test_nothing_is_known_before_a_warm_step() -> None:
     assert costs.predict_ns(("m", "other"), None, 1) is None
 
 
+def test_what_warm_ups_took_stands_until_other_work_was_measured() -> None:
+    costs = CostModel()
+    for size in (1, 8):
+        for ms in (500, 30, 20, 40):
+            costs.observe(NODE, None, size, ms * MS, is_warm_up=True)
+    assert costs.predict_ns(NODE, None, 1) == costs.lately_ns(NODE) == 20 * MS, "the quickest, but for the first"
+    costs.observe(NODE, None, 1, 2 * MS)
+    costs.observe(NODE, None, 1, 600 * MS, is_warm_up=True)
+    assert costs.predict_ns(NODE, None, 1) == costs.lately_ns(NODE) == 2 * MS
+    assert costs.predict_ns(NODE, None, 8) == 2 * MS, "a tenth of what it was in the warm-up, as well"
+    costs.observe(NODE, None, 8, 7 * MS)
+    assert costs.predict_ns(NODE, None, 8) == 7 * MS
+
+
+def test_a_larger_size_from_a_warm_up_never_looks_dearer_than_so_many_alone() -> None:
+    costs = CostModel()
+    for size, ms in ((1, 2), (8, 90)):
+        for _ in range(2):
+            costs.observe(NODE, None, size, ms * MS, is_warm_up=True)
+    costs.observe(NODE, None, 1, 2 * MS)
+    assert costs.predict_ns(NODE, None, 8) == 16 * MS
+
+
+def test_what_is_shared_seldom_is_remembered_if_it_is_worth_it() -> None:
+    costs = measured((1, 2), (8, 5))
+    for _ in range(2 * STALE_AFTER):
+        costs.observe(NODE, None, 1, 2 * MS)
+    assert costs.predict_ns(NODE, None, 8) == 5 * MS
+    costs.observe(NODE, None, 8, 9 * MS)
+    assert costs.predict_ns(NODE, None, 8) == 9 * MS, "what was measured lately counts alone"
+
+
 def test_the_first_step_of_each_size_is_cold() -> None:
     costs = measured((1, 2), times=5)
     costs.observe(NODE, None, 8, 500 * MS)

@@ -18,7 +18,7 @@ from mstar_rt.message import CancelRequest, ReleaseScope, StartWalk, WalkDone, W
 from mstar_rt.model import NodeCall, NodeResult
 from mstar_rt.transport import InProcessHub, InProcessPlanes
 from mstar_rt.worker.loaded import load_model
-from mstar_rt.worker.remaining_time import TRIAL_EVERY
+from mstar_rt.worker.remaining_time import ENOUGH, TRIAL_EVERY
 from mstar_rt.worker.worker import Worker
 
 MS = 1_000_000
@@ -45,7 +45,14 @@ class Rig:
         self.ends: dict[str, WalkDone | WalkFailed] = {}
         self.num_walks = 0
 
-    def start(self, request: str, budget_ms: float | None = None, steps: int = 1, anytime: bool = False) -> None:
+    def start(
+        self,
+        request: str,
+        budget_ms: float | None = None,
+        steps: int = 1,
+        anytime: bool = False,
+        is_warm_up: bool = False,
+    ) -> None:
         self.num_walks += 1
         ref = self.plane.put("float32", (1,), b"\0\0\0\0", ["worker/0"])
         deadline_ns = None if budget_ms is None else self.clock.now_ns() + int(budget_ms * MS)
@@ -56,7 +63,7 @@ class Rig:
             "worker/0",
             StartWalk(
                 request, "toy", "count", self.num_walks, self.num_walks, [0] * self.nodes["count"], request,
-                {"x": ref}, params, deadline_ns, "control", "server", anytime=anytime,
+                {"x": ref}, params, deadline_ns, "control", "server", anytime=anytime, is_warm_up=is_warm_up,
             ),
         )  # fmt: skip
 
@@ -77,7 +84,8 @@ class Rig:
         return self.ends[request]
 
     def warm(self, steps: int = 1) -> None:
-        for number in range(3):
+        """With requests of others."""
+        for number in range(1 + ENOUGH):
             self.run(f"warm {steps} {number}", steps=steps)
 
     @property
@@ -132,6 +140,18 @@ def test_an_estimate_from_a_slow_moment_heals(monkeypatch: pytest.MonkeyPatch) -
     assert [isinstance(end, WalkDone) for end in ends] == [False] * (TRIAL_EVERY - 1) + [True] * 6
 
 
+@pytest.mark.parametrize("factor", [3, 10])
+def test_a_warm_up_in_a_slow_moment_drops_nothing(monkeypatch: pytest.MonkeyPatch, factor: int) -> None:
+    rig = Rig(monkeypatch)
+    for round_ in range(2):  # the second one is another rank's, which was started again
+        rig.step_ms = 10 * factor
+        for number in range(4):
+            rig.run(f"warm-up {round_} {number}", is_warm_up=True)
+        rig.step_ms = 10
+        assert all(isinstance(rig.run(f"tick {round_} {number}", 15), WalkDone) for number in range(5))
+    assert "takes at least 10.0 ms" in message(rig.run("late", 9)), "what cannot be in time is still dropped"
+
+
 def test_an_anytime_walk_that_has_begun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch)
     rig.warm(steps=3)
@@ -155,3 +175,19 @@ def test_dropped_requests_leave_nothing_and_others_go_on(monkeypatch: pytest.Mon
     assert all(isinstance(rig.ends[f"fine {i}"], WalkDone) for i in range(4))
     stats = rig.worker.stats()
     assert stats["active_walks"] == stats["ready_units"] == 0
+
+
+def test_what_was_only_ever_run_with_others_is_not_dropped_where_it_could_be_in_time_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.warm()
+    for batch in range(8):
+        rig.step_ms = 30
+        for number in range(6):
+            rig.start(f"r {batch} {number}")
+        while f"r {batch} 5" not in rig.ends:
+            rig.turn()
+        rig.turn()
+        rig.step_ms = 10
+    assert isinstance(rig.run("alone", 12), WalkDone), "six of them take 30 ms"

@@ -334,24 +334,12 @@ def test_steps_over_the_bound_are_counted_by_node_and_told_once(caplog: pytest.L
     assert "node gather of model m took 1.0 ms, over max_step_ms = 0.5: a single item takes that long" in record.message
 
 
-@pytest.mark.parametrize(
-    ("num_units", "num_items", "in_parts", "advice"),
-    [
-        (1, 1, False, "cannot run in parts, so a num_items"),
-        (4, 4, False, "4 requests shared it"),
-        (1, 5, True, "5 items were expected to fit"),
-        (1, 1, True, "a single item takes that long"),
-    ],
-)
-def test_what_would_help_is_said(
-    caplog: pytest.LogCaptureFixture, num_units: int, num_items: int, in_parts: bool, advice: str
-) -> None:
-    overruns = Overruns(1_000_000)
+def test_a_step_in_which_the_thread_hardly_ran_was_held_up(caplog: pytest.LogCaptureFixture) -> None:
+    rig, thread = Rig(max_step_ms=0.5), ManualClock()
+    rig.worker._overruns = Overruns(500_000, thread.now_ns)
     with caplog.at_level(logging.WARNING, logger="mstar_rt.worker.overruns"):
-        overruns.note(NODE, 2_000_000, num_units, num_items, in_parts, is_new=True)
-        assert not caplog.records
-        for _ in range(3):
-            overruns.note(NODE, 2_000_000, num_units, num_items, in_parts, is_new=False)
+        for number in range(5):
+            rig.start(f"r{number}", "gather", np.arange(3))
+            rig.run()
     (record,) = caplog.records
-    assert advice in record.message
-    assert overruns.stats() == {"over_bound/m/n": 4.0}
+    assert "took 1.0 ms, over max_step_ms = 0.5, of which it ran for 0.0 ms: not its size is to blame" in record.message

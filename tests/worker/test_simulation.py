@@ -89,11 +89,12 @@ def test_robots_at_equal_rates_meet_and_share_steps(spread_ms: int) -> None:
     assert sizes[8] >= 0.9 * sum(sizes.values()), sizes
 
 
-def test_overload_drops_before_computing_and_serves_what_can_be_served() -> None:
+@pytest.mark.parametrize("warm_up_factor", [1.0, 4.0, 10.0])
+def test_overload_drops_before_computing_and_serves_what_can_be_served(warm_up_factor: float) -> None:
     """Twice what the worker can do without batches: it drops without wasting time on what is late in the end."""
     heavy = tuple(Stage(f"n{index}", 10 * MS, 10 * MS) for index in range(3))
     loads = [Load(f"r{i}", "control", heavy, 50 * MS, 50 * MS, i * 7 * MS, f"model{i}") for i in range(4)]
-    simulation = Simulation("deadline", loads, max_batch=1)
+    simulation = Simulation("deadline", loads, max_batch=1, warm_up_factor=warm_up_factor)
     simulation.run(10_000 * MS)
     served = sum(len(score.latencies_ns) - score.num_late for score in simulation.scores.values())
     assert served * 30 * MS >= 0.8 * 10_000 * MS
@@ -112,16 +113,29 @@ def test_clients_of_a_class_get_equal_time() -> None:
     assert 0.45 * 20_000 * MS <= modest_ns <= 0.55 * 20_000 * MS
 
 
+@pytest.mark.parametrize("factor", [3.0, 10.0])
+def test_warm_ups_in_a_slow_moment_cost_no_tick(factor: float) -> None:
+    """Three to ten times as slow as what follows: by that no tick could be in time, with the load or without."""
+    robots = [robot(number, offset_ns=number * 11 * MS) for number in range(4)]
+    for loads in (robots, [robot(offset_ns=3 * MS), PLANNER, PAINTER]):
+        simulation = Simulation("deadline", loads, warm_up_factor=factor, jitter=0.1)
+        simulation.run(3_000 * MS)
+        scores = [score for client, score in simulation.scores.items() if client.startswith("robot")]
+        assert all(score.latencies_ns and not score.num_late + score.num_dropped for score in scores)
+
+
 jobs = st.tuples(
     st.integers(0, 60), st.integers(5, 100), st.lists(st.integers(1, 9), min_size=1, max_size=4)
 )  # arrival, budget, steps; milliseconds
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(jobs, min_size=1, max_size=12))
-def test_what_earliest_deadline_first_can_serve_is_served(listed: list[tuple[int, int, list[int]]]) -> None:
-    """Of requests that share no node, whatever the plain rule meets all deadlines of. No two are equal: which of those
-    goes first can matter, as steps are not interrupted."""
+@given(st.lists(jobs, min_size=1, max_size=12), st.sampled_from([1.0, 3.0, 10.0]))
+def test_what_earliest_deadline_first_can_serve_is_served(
+    listed: list[tuple[int, int, list[int]]], warm_up_factor: float
+) -> None:
+    """Of requests that share no node, whatever the plain rule meets all deadlines of, however slow their warm-ups were.
+    No two are equal: which of those goes first can matter, as steps are not interrupted."""
     loads = [
         Load(
             f"job{i}", "control", tuple(Stage(f"n{k}", ms * MS, ms * MS) for k, ms in enumerate(steps)), 10**12,
@@ -131,7 +145,7 @@ def test_what_earliest_deadline_first_can_serve_is_served(listed: list[tuple[int
     ]  # fmt: skip
     if not _edf_meets_all(loads):
         return
-    simulation = Simulation("deadline", loads)
+    simulation = Simulation("deadline", loads, warm_up_factor=warm_up_factor)
     simulation.run(10**9)
     assert all(len(score.latencies_ns) == 1 and not score.num_late for score in simulation.scores.values())
 
