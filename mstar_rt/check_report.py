@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from mstar_rt.config import DeploymentConfig
+from mstar_rt.config import DeploymentConfig, WorkerConfig
 from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import FailedPrecondition
 from mstar_rt.model import PolicySpec, ServedModel, VectorSpec
 from mstar_rt.placement import Placement, Ranks
 from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
-from mstar_rt.process_settings import check_permitted
+from mstar_rt.process_settings import check_awake_permitted, check_permitted
 
 
 def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placement: Placement) -> Iterator[str]:
     """Lines for people; those that begin with "warning:" are about what works but is hardly meant."""
     for worker in config.workers:
         yield f"rank {worker.rank}: {worker.device}, {worker.dtype}, {worker.threads} thread(s)"
+        yield from _worker(worker)
         yield from _process(worker.process)
         for name in placement.models_on(worker.rank):
             nodes = ", ".join(_nodes_on(placement, name, worker.rank))
@@ -25,11 +30,13 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
     for worker in config.workers:
         if not placement.models_on(worker.rank):
             yield f"warning: rank {worker.rank} runs no node; place nodes there or take the worker out of the file"
-    asks = list(_process(config.server.process))
+    about_server = [*_server(config), *_process(config.server.process)]
     if config.server.keep_cpus_awake:
-        asks.append("  keeps all cores awake")
-    if asks:
-        yield from ("server:", *asks)
+        about_server += ["  keeps all cores awake", *_warning(check_awake_permitted)]
+    if about_server:
+        yield from ("server:", *about_server)
+    if changed := _changed(config.admission):
+        yield f"admission: {changed}"
     yield from _starved_server(config)
     for name, model in models.items():
         if model.policy is not None:
@@ -37,6 +44,46 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
     for name in models:
         if len(placement.ranks_of(name)) > 1:
             yield from _crossings(placement, name, [task.walks for task in models[name].tasks])
+
+
+SHOWN_OF_WORKER = ("rank", "device", "dtype", "threads", "process", "compile")
+SHOWN_OF_SERVER = ("host", "port", "process", "keep_cpus_awake", "metrics_port", "trace_dir", "otlp_endpoint")
+"""Keys that have words of their own."""
+
+
+def _worker(worker: WorkerConfig) -> Iterator[str]:
+    if worker.compile:
+        yield "  compiles what can be, which takes half a minute or more at each start"
+    if changed := _changed(worker, SHOWN_OF_WORKER):
+        yield f"  {changed}"
+
+
+def _server(config: DeploymentConfig) -> Iterator[str]:
+    """Who may look at it, and what else is not as usual."""
+    server = config.server
+    if server.metrics_port is not None:
+        where = f"port {server.metrics_port}" if server.metrics_port else "a free port"
+        yield f"  metrics on {where} of {server.host}"
+    if server.trace_dir:
+        folder = config.resolve(server.trace_dir)
+        yield f"  traces of missed ticks go to {folder}" + ("" if Path(folder).exists() else ", which will be made")
+    if server.otlp_endpoint:
+        yield f"  spans go to {server.otlp_endpoint}"
+    if changed := _changed(server, SHOWN_OF_SERVER):
+        yield f"  {changed}"
+
+
+def _changed(config: Any, left_out: Sequence[str] = ()) -> str:
+    """The keys of a part of the file that are not as they are when they are not given."""
+    usual = type(config)(**{"rank": config.rank} if isinstance(config, WorkerConfig) else {})
+    names = [key.name for key in dataclasses.fields(config) if key.name not in left_out]
+    changed = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(usual, name)}
+    return ", ".join(f"{name} {_written(value)}" for name, value in changed.items())
+
+
+def _written(value: Any) -> str:
+    """As in the file."""
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _process(process: ProcessConfig) -> Iterator[str]:
@@ -47,8 +94,12 @@ def _process(process: ProcessConfig) -> Iterator[str]:
     ]
     if any(asks):
         yield f"  process: {', '.join(filter(None, asks))}"
+    yield from _warning(lambda: check_permitted(process))
+
+
+def _warning(check: Callable[[], None]) -> Iterator[str]:
     try:
-        check_permitted(process)
+        check()
     except FailedPrecondition as error:
         yield f"warning: {error}"
 
@@ -91,6 +142,8 @@ def _policy(name: str, policy: PolicySpec) -> Iterator[str]:
     yield f"  takes: {', '.join(takes) or 'nothing else'}"
     modes = [f"{mode} (delay to {policy.max_prefix_delay})" if mode == "prefix" else mode for mode in policy.chunking]
     yield f"  chunking: {', '.join(modes) or 'none of its own'}"
+    if policy.anytime_task is not None:
+        yield "  anytime: fewer denoise steps where a session's budget_ms asks for it"
 
 
 def _vector(vector: VectorSpec) -> str:

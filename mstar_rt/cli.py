@@ -130,13 +130,16 @@ def _start_and_serve(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace, _: list[str]) -> int:
     from mstar_rt.check_report import report
-    from mstar_rt.launch import declare_models, edge_config, place_models
+    from mstar_rt.launch import declare_models, edge_config, place_models, watch_config
     from mstar_rt.server.edge import check_edge_config
+    from mstar_rt.server.trace_dumps import check_trace_folder
 
     config = load_deployment(args.config)
     models = declare_models(config)
     placement = place_models(config, models)
     check_edge_config(edge_config(config))
+    if trace_dir := watch_config(config).trace_dir:
+        check_trace_folder(Path(trace_dir))
     for model in models.values():
         if model.checkpoint and not Path(model.checkpoint).exists():
             raise ConfigError(f"model {model.name!r}: no weights file at {model.checkpoint}; check the path")
@@ -203,6 +206,9 @@ def _bench(args: argparse.Namespace, _: list[str]) -> int:
         raise NotFound(f"no benchmark {args.name!r}, {nearest(args.name, BENCHMARKS)}")
     if importlib.util.find_spec("benchmarks") is None:
         raise ConfigError("the benchmarks lie in the repository: run from a checkout, with pip install -e .")
+    for option, path in (("--json", args.json), ("--png", args.png)):
+        if path and not Path(path).absolute().parent.is_dir():  # it is written at the end, when minutes would be lost
+            raise ConfigError(f"{option} is {path}, whose folder does not exist: make it, or write somewhere else")
     return int(importlib.import_module(f"benchmarks.{args.name}").main(args))
 
 

@@ -206,32 +206,8 @@ def _check(config: DeploymentConfig, where: str) -> None:
             raise ConfigError(f"{where}: name {name!r} is not usable, expected letters, digits, '-', '_' and '.'")
     _unique([model.name for model in config.models], f"{where}.models: name")
     _unique([worker.rank for worker in config.workers], f"{where}.workers: rank")
-    for worker in config.workers:
-        if worker.rank < 0:
-            raise ConfigError(f"{where}.workers: rank is {worker.rank}, expected at least 0")
-        if not DEVICE.fullmatch(worker.device):
-            raise ConfigError(f"{where}.workers: device is {worker.device!r}, expected 'cpu', 'cuda' or 'cuda:<n>'")
-        for name, limit in WORKER_LIMITS.items():
-            if not 1 <= getattr(worker, name) <= limit:
-                raise ConfigError(f"{where}.workers: {name} is {getattr(worker, name)}, expected 1 to {limit}")
-        if worker.dtype not in ("float32", "bfloat16"):
-            raise ConfigError(f"{where}.workers: dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
-        _check_timeout(worker.max_step_s, f"{where}.workers: max_step_s")
-        if worker.max_step_ms is not None and not 0.1 <= worker.max_step_ms <= worker.max_step_s * 1e3:
-            raise ConfigError(
-                f"{where}.workers: max_step_ms is {worker.max_step_ms:g}, expected 0.1 to {worker.max_step_s * 1e3:g} "
-                "(max_step_s)"
-            )
-        _check_timeout(worker.silence_timeout_s, f"{where}.workers: silence_timeout_s", least=1.0)
-        if worker.scheduling not in SCHEDULING:
-            raise ConfigError(
-                f"{where}.workers: scheduling is {worker.scheduling!r}, expected one of {', '.join(SCHEDULING)}"
-            )
-        if not 0 <= worker.lower_class_share < 1:
-            raise ConfigError(
-                f"{where}.workers: lower_class_share is {worker.lower_class_share:g}, expected 0 up to below 1"
-            )
-        check_process(worker.process, f"{where}.workers: process")
+    for index, worker in enumerate(config.workers):
+        _check_worker(worker, f"{where}.workers[{index}]")
     _check_timeout(config.warmup_timeout_s, f"{where}.warmup_timeout_s")
     _check_timeout(config.server.drain_timeout_s, f"{where}.server.drain_timeout_s", least=0.0)
     for index, rule in enumerate(config.placement):
@@ -248,6 +224,30 @@ def _check(config: DeploymentConfig, where: str) -> None:
     _check_watching(config.server, f"{where}.server")
     check_admission(config.admission, f"{where}.admission")
     check_process(config.server.process, f"{where}.server.process")
+
+
+def _check_worker(worker: WorkerConfig, where: str) -> None:
+    if worker.rank < 0:
+        raise ConfigError(f"{where}.rank is {worker.rank}, expected at least 0")
+    if not DEVICE.fullmatch(worker.device):
+        raise ConfigError(f"{where}.device is {worker.device!r}, expected 'cpu', 'cuda' or 'cuda:<n>'")
+    for name, limit in WORKER_LIMITS.items():
+        if not 1 <= getattr(worker, name) <= limit:
+            raise ConfigError(f"{where}.{name} is {getattr(worker, name)}, expected 1 to {limit}")
+    if worker.dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"{where}.dtype is {worker.dtype!r}, expected 'float32' or 'bfloat16'")
+    _check_timeout(worker.max_step_s, f"{where}.max_step_s")
+    if worker.max_step_ms is not None and not 0.1 <= worker.max_step_ms <= worker.max_step_s * 1e3:
+        raise ConfigError(
+            f"{where}.max_step_ms is {worker.max_step_ms:g}, expected 0.1 to {worker.max_step_s * 1e3:g}, which is "
+            "this worker's max_step_s in milliseconds"
+        )
+    _check_timeout(worker.silence_timeout_s, f"{where}.silence_timeout_s", least=1.0)
+    if worker.scheduling not in SCHEDULING:
+        raise ConfigError(f"{where}.scheduling is {worker.scheduling!r}, expected one of {', '.join(SCHEDULING)}")
+    if not 0 <= worker.lower_class_share < 1:
+        raise ConfigError(f"{where}.lower_class_share is {worker.lower_class_share:g}, expected 0 up to below 1")
+    check_process(worker.process, f"{where}.process")
 
 
 def _check_watching(server: ServerConfig, where: str) -> None:

@@ -71,8 +71,8 @@ def input_readers(models: Mapping[str, ServedModel], placement: Placement) -> Ca
 class Deployment:
     """A running deployment; made by `running_deployment`.
 
-    `metrics_address` is "" if no metrics are served. `failure` is set with what must end it; `at_once` tells whoever
-    drains or stops it not to wait any more.
+    `metrics_address` is "" if no metrics are served. `has_served`: every model has, at the same time. `failure` is set
+    with what must end it; `at_once` tells whoever drains or stops it not to wait any more.
     """
 
     config: DeploymentConfig
@@ -85,6 +85,7 @@ class Deployment:
     directory: Path
     edge: Edge = field(init=False)
     metrics_address: str = ""
+    has_served: bool = False
     supervisors: dict[int, Supervisor] = field(default_factory=dict)
     at_once: asyncio.Event = field(default_factory=asyncio.Event)
     failure: asyncio.Future[MstarError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -113,8 +114,12 @@ class Deployment:
         serving.cancel()
         if self.failure.done():
             raise self.failure.result()
+        self.has_served = self.has_served or serving.done()
         if not serving.done():
-            raise Unavailable(f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s:g}")
+            ends = "".join(f"; {each.last_end}" for each in self.supervisors.values() if each.last_end)
+            raise Unavailable(
+                f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s:g}{ends}"
+            )
 
     def fail(self, error: MstarError) -> None:
         """The deployment has to end."""
@@ -142,7 +147,13 @@ class Deployment:
             if names := self.placement.models_on(worker.rank):
                 start = functools.partial(start_worker, self.config, worker, self.directory, names)
                 self.supervisors[worker.rank] = Supervisor(
-                    worker.rank, start, self.conductor, self.clock, self.config.warmup_timeout_s, self.fail
+                    worker.rank,
+                    start,
+                    self.conductor,
+                    self.clock,
+                    self.config.warmup_timeout_s,
+                    self.fail,
+                    is_starting=lambda: not self.has_served,
                 )
         supervising = [self.keep_running(f"supervisor of rank {s.rank}", s.run()) for s in self.supervisors.values()]
         return [*supervising, self.keep_running("watch over the workers", self._watch_workers())]

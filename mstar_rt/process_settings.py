@@ -67,6 +67,12 @@ def inherited(settings: ProcessConfig, from_parent: ProcessConfig) -> ProcessCon
     return dataclasses.replace(settings, cpus=tuple(sorted(os.sched_getaffinity(CALLING_THREAD))))
 
 
+def check_awake_permitted() -> None:
+    """Raises:  FailedPrecondition: `cpus_kept_awake` would be refused, and why."""
+    with cpus_kept_awake():
+        pass
+
+
 @contextlib.contextmanager
 def cpus_kept_awake() -> Iterator[None]:
     """While open, no core of this machine sleeps when it has nothing to do: none has to be woken, all draw power.

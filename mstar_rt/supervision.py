@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,11 @@ FIRST_RESTART_DELAY_S = 0.5
 LONGEST_RESTART_DELAY_S = 30.0
 GOOD_LIFE_S = 60.0
 """A worker that lived for so long did not die of what killed its predecessors: its successor starts soon."""
+
+MAX_FIRST_LIVES = 3
+"""So many workers of a rank may end before anything was served; then the deployment does."""
+
+WHERE_TO_LOOK = "its log above says why, or the kernel's (dmesg) where it had no memory"
 
 
 class Process(Protocol):
@@ -52,7 +58,10 @@ class Ranks(Protocol):
 
 
 class Supervisor:
-    """One rank. `cannot_start` hears of a worker that says so in its first life; later ones are tried again."""
+    """One rank. `cannot_start` hears of a worker that says so, unless one of the rank was ready before, and while
+    `is_starting` says that the deployment has not served yet, of the end of the MAX_FIRST_LIVES-th. After that there is
+    always another one, at last every LONGEST_RESTART_DELAY_S.
+    """
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class Supervisor:
         load_timeout_s: float,
         cannot_start: Callable[[MstarError], None],
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        is_starting: Callable[[], bool] = lambda: False,
     ) -> None:
         self.rank = rank
         self.process: Process | None = None
@@ -73,9 +83,13 @@ class Supervisor:
         self._load_timeout_s = load_timeout_s
         self._cannot_start = cannot_start
         self._sleep = sleep
+        self._is_starting = is_starting
         self._started_ns = 0
-        self._is_lost = False
+        self._lost_for = ""
         self._was_ready = False
+        self._num_lives = 0
+        self._num_short = 0
+        self._ended_for = ""
 
     async def run(self) -> None:
         """Start the worker, and again with a growing delay whenever it ends. Cancelled: kill it."""
@@ -85,7 +99,7 @@ class Supervisor:
             reason, is_final = await self._live()
             if self.stopping or is_final:
                 return
-            if self._clock.now_ns() - self._started_ns >= GOOD_LIFE_S * 1e9:
+            if self._lived_well():
                 delay_s = FIRST_RESTART_DELAY_S
             logger.error("%s; starting it again in %.1f s", reason, delay_s)
             await self._sleep(delay_s)
@@ -93,7 +107,7 @@ class Supervisor:
 
     def kill(self, why: str) -> None:
         """It does not answer. Its requests fail at once, even if the kernel takes a while to end it."""
-        if self.process is not None and not self._is_lost:
+        if self.process is not None and not self._lost_for:
             self.process.kill()
             self._lost(f"the worker of rank {self.rank} was killed: {why}")
 
@@ -103,38 +117,65 @@ class Supervisor:
         if loading_s > self._load_timeout_s and not self._ranks.is_ready(self.rank):
             self.kill(f"it was not ready within warmup_timeout_s = {self._load_timeout_s:g}")
 
+    @property
+    def last_end(self) -> str:
+        """Why the last life ended; "" before that."""
+        return self._ended_for
+
     async def _live(self) -> tuple[str, bool]:
         """One life: why it ended, and whether there is to be no other."""
-        self._is_lost = False
+        self._lost_for = ""
+        self._num_lives += 1
         try:
             process = self.process = await self._start()
         except OSError as error:
-            reason = f"the worker of rank {self.rank} cannot be started: {error.strerror or error}"
-            self._lost(reason)
-            return reason, False
+            return self._over(f"the worker of rank {self.rank} cannot be started: {error.strerror or error}")
         try:
             status = await process.ended()
         except asyncio.CancelledError:
             process.kill()
             await process.ended()
             raise
-        self._was_ready = self._was_ready or self._ranks.is_ready(self.rank)
         said = process.said()
-        reason = f"the worker of rank {self.rank} ended with status {status}"
         if status == START_FAILED and said:
-            reason = said
-        if not self.stopping and not self._is_lost:
+            return self._over(said, says_so=True)
+        return self._over(f"the worker of rank {self.rank} ended with status {_named(status)}", status == START_FAILED)
+
+    def _over(self, reason: str, says_so: bool = False) -> tuple[str, bool]:
+        """A life is over. `says_so`: the worker knows that it cannot start."""
+        self._was_ready = self._was_ready or self._ranks.is_ready(self.rank)
+        self._num_short = 0 if self._lived_well() else self._num_short + 1
+        self._ended_for = reason = (self._lost_for or reason) + self._repeated()
+        if not self.stopping and not self._lost_for:
             self._lost(reason)
         self.process = None
-        if status == START_FAILED and not self._was_ready:
+        if self.stopping:
+            return reason, False
+        if says_so and not self._was_ready:
             self._cannot_start(FailedPrecondition(reason))
+            return reason, True
+        if self._num_lives >= MAX_FIRST_LIVES and (self._is_starting() or not self._was_ready):
+            self._cannot_start(FailedPrecondition(f"{reason}, and nothing was served yet: {WHERE_TO_LOOK}"))
             return reason, True
         return reason, False
 
+    def _lived_well(self) -> bool:
+        return self._clock.now_ns() - self._started_ns >= GOOD_LIFE_S * 1e9
+
+    def _repeated(self) -> str:
+        return f" ({self._num_short} in a row, each within {GOOD_LIFE_S:g} s)" if self._num_short >= 3 else ""
+
     def _lost(self, reason: str) -> None:
-        self._is_lost = True
+        self._lost_for = reason
         self._was_ready = self._was_ready or self._ranks.is_ready(self.rank)
         self._ranks.worker_lost(self.rank, reason, self.process.pid if self.process is not None else None)
+
+
+def _named(status: int) -> str:
+    """-9 (SIGKILL)"""
+    with contextlib.suppress(ValueError):
+        return f"{status} ({signal.Signals(-status).name})"
+    return str(status)
 
 
 class WorkerProcess:

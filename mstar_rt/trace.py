@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,10 @@ class TraceRing:
     ) -> None:
         """`detail` is a text, or values by name; it must not change any more."""
         self._rows.append((name, track, start_ns, end_ns, requests, detail))
+
+    def record_pieces(self, track: str, pieces: Iterable[tuple[str, int, int]], requests: str) -> None:
+        """Several spans of one request at once: (name, start_ns, end_ns)."""
+        self._rows.extend([(name, track, start_ns, end_ns, requests, "") for name, start_ns, end_ns in pieces])
 
     def spans(self) -> list[Span]:
         return [span_of(row) for row in self._rows]

@@ -6,6 +6,7 @@ priority, so that no tick waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -20,14 +21,20 @@ Event = dict[str, Any]
 
 
 def write_chrome_trace(path: str | Path, processes: Mapping[str, Iterable[Span]]) -> None:
-    """All or nothing: whoever sees the file sees all of it."""
+    """All or nothing: whoever sees the file sees all of it.
+
+    Raises:  OSError: it cannot be written; names `path`.
+    """
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         unfinished.write_text(json.dumps(chrome_events(processes), separators=(",", ":")))
         unfinished.rename(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def chrome_events(processes: Mapping[str, Iterable[Span]]) -> list[Event]:

@@ -54,6 +54,25 @@ def test_check_prints_who_runs_where(capsys: pytest.CaptureFixture[str]) -> None
     assert "tabletop (vjepa2_ac): " in out
 
 
+def test_check_says_that_a_policy_may_leave_steps_out(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "check", str(CONFIGS / "tabletop_policy.yaml"))
+    assert "  anytime: fewer denoise steps where a session's budget_ms asks for it" in out.splitlines()
+
+
+def test_check_refuses_a_folder_for_traces_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = yaml.safe_load(Path(changed_split(tmp_path)).read_text())
+    data["workers"][1]["dtype"] = "float32"
+    file = tmp_path / "traced.yaml"
+    for folder, status in (("traces/of/robots", 0), ("split.yaml/traces", 2)):  # relative to the file
+        data["server"] = {"trace_dir": folder}
+        file.write_text(yaml.safe_dump(data))
+        found, out, err = run(capsys, "check", str(file))
+        assert found == status
+        assert (f"go to {tmp_path}/traces/of/robots, which will be made" in out) == (status == 0)
+        assert ("split.yaml is no folder; name another folder" in err) == (status == 2)
+    assert not (tmp_path / "traces").exists()
+
+
 def test_check_prints_what_crosses_between_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "check", TABLETOP_SPLIT)
     assert (status, err) == (0, "")
@@ -111,6 +130,8 @@ def test_check_ends_with_the_reason_if_a_placement_cannot_work(
         (("graph", "vjepa2_ac", "--walk", "plann"), "'plann'"),
         (("graph", "tabeltop", "--config", TABLETOP), "has no model 'tabeltop', did you mean 'tabletop'?"),
         (("bench", "everything"), "no benchmark 'everything'"),
+        (("bench", "runtime", "--json", "nowhere/it.json"), "--json is nowhere/it.json, whose folder does not exist"),
+        (("bench", "runtime", "--png", "/nowhere/it.png"), "--png is /nowhere/it.png, whose folder does not exist"),
     ],
 )
 def test_mistakes_end_with_one_sentence(

@@ -37,12 +37,13 @@ said: list[str] = []
 
 
 class ScriptedWorker:
-    """One life of rank 0: see supervision.Process. It finishes every walk, except while `holds` or `fails_with`; one that
-    `loads` says and hears nothing."""
+    """One life of rank 0: see supervision.Process. It finishes every walk, except while `holds` or `fails_with`, or
+    `dies` of it; one that `loads` says and hears nothing."""
 
     lives: ClassVar[list[ScriptedWorker]] = []
     loads = False
     holds = False
+    dies = False
     fails_with: MstarError | None = None
     num_pids = 0
 
@@ -74,7 +75,9 @@ class ScriptedWorker:
         for ref in start.inputs.values():
             if ref.segment is not None:
                 self._endpoint.send(ref.segment.owner, Release("worker/0", [ref.segment.block_id]))
-        if self.fails_with is not None:
+        if self.dies:
+            self.end(-11)
+        elif self.fails_with is not None:
             error = self.fails_with
             self._endpoint.send("conductor", WalkFailed(start.request_id, start.walk_id, 0, error.code, str(error)))
         elif not self.holds:
@@ -117,7 +120,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "start_worker", start_scripted)
     monkeypatch.setattr(launch, "CHECK_EVERY_S", 0.005)
     monkeypatch.setattr(supervision, "FIRST_RESTART_DELAY_S", 0.005)
-    for name, value in {"lives": [], "loads": False, "holds": False, "fails_with": None}.items():
+    for name, value in {"lives": [], "loads": False, "holds": False, "dies": False, "fails_with": None}.items():
         monkeypatch.setattr(ScriptedWorker, name, value)
 
 
@@ -172,7 +175,7 @@ async def test_a_lost_worker_fails_its_requests_at_once_and_comes_back(deploymen
     async with a_held_request(deployment.address) as (call, _):
         began_s = time.monotonic()
         ScriptedWorker.lives[-1].end(-9)
-        with pytest.raises(Unavailable, match="worker of rank 0 ended with status -9; try again in 1 s"):
+        with pytest.raises(Unavailable, match=r"worker of rank 0 ended with status -9 \(SIGKILL\); try again in 1 s"):
             await call
         assert time.monotonic() - began_s < 1.0
     await deployment.wait_until_serving()
@@ -221,6 +224,23 @@ async def test_a_first_warm_up_that_fails_ends_the_start_with_its_sentence() -> 
     ScriptedWorker.fails_with = InvalidArgument("numbers are too small")
     with pytest.raises(InvalidArgument, match=r"^warm-up of model 'toy', task 'count': numbers are too small$"):
         await serve(config())
+
+
+async def test_workers_that_die_of_their_warm_up_end_the_start() -> None:
+    ScriptedWorker.dies = True
+    with pytest.raises(FailedPrecondition, match=r"status -11 \(SIGSEGV\) \(3 in a row, .* and nothing was served yet"):
+        await serve(config())
+    assert len(ScriptedWorker.lives) == 3
+
+
+async def test_once_it_has_served_there_is_always_another_one(deployment: Deployment) -> None:
+    for number in range(1, 6):
+        await until(lambda number=number: len(ScriptedWorker.lives) == number)
+        ScriptedWorker.lives[-1].end(-11)
+    await until(lambda: len(ScriptedWorker.lives) == 6)
+    await deployment.wait_until_serving()
+    assert not deployment.failure.done()
+    assert "(5 in a row, each within 60 s)" in deployment.supervisors[0].last_end
 
 
 async def test_a_later_one_leaves_the_model_not_serving(deployment: Deployment) -> None:

@@ -57,7 +57,10 @@ class Rig:
         self.no_room = False
         self.slept_s: list[float] = []
         self.final: list[MstarError] = []
-        self.supervisor = Supervisor(3, self.start, self, self.clock, LOAD_TIMEOUT_S, self.final.append, self.sleep)
+        self.is_starting = False
+        self.supervisor = Supervisor(
+            3, self.start, self, self.clock, LOAD_TIMEOUT_S, self.final.append, self.sleep, lambda: self.is_starting
+        )
         self.running = asyncio.create_task(self.supervisor.run())
 
     async def start(self) -> FakeProcess:
@@ -100,19 +103,51 @@ async def rig() -> AsyncIterator[Rig]:
     await asyncio.gather(rig.running, return_exceptions=True)
 
 
-async def test_it_is_started_again_after_growing_delays(rig: Rig) -> None:
+async def test_it_is_started_again_after_growing_delays(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.ready = True
     for _ in range(8):
         await rig.live(1.0, -9)
     assert rig.slept_s == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert [pid for _, _, pid in rig.lost] == list(range(100, 108))
-    assert {reason for _, reason, _ in rig.lost} == {"the worker of rank 3 ended with status -9"}
+    reasons = [reason for _, reason, _ in rig.lost]
+    once = "the worker of rank 3 ended with status -9 (SIGKILL)"
+    assert reasons[:3] == [once, once, f"{once} (3 in a row, each within 60 s)"]
+    assert reasons[-1] == rig.supervisor.last_end == f"{once} (8 in a row, each within 60 s)"
+    assert caplog.messages[-1] == f"{reasons[-1]}; starting it again in 30.0 s"
     assert not rig.final
 
 
 async def test_a_minute_of_life_makes_the_delay_short_again(rig: Rig) -> None:
+    rig.ready = True
     for seconds in (1, 1, 59, 60, 1):
         await rig.live(seconds, -11)
     assert rig.slept_s == [0.5, 1, 2, 0.5, 1]
+    assert rig.lost[-1][1] == "the worker of rank 3 ended with status -11 (SIGSEGV)", "the row was broken"
+
+
+@pytest.mark.parametrize("seconds", [1.0, 90.0])
+async def test_workers_that_all_end_before_one_was_ready_end_the_deployment(rig: Rig, seconds: float) -> None:
+    await rig.live(seconds, 1)
+    await rig.live(seconds, 1)
+    assert not rig.final
+    assert not rig.running.done()
+    await rig.live(seconds, -9)
+    (error,) = rig.final
+    assert isinstance(error, FailedPrecondition)
+    assert str(error).startswith("the worker of rank 3 ended with status -9 (SIGKILL)")
+    assert "nothing was served yet: its log above says why" in str(error)
+    assert rig.running.done()
+    assert len(rig.lives) == 3
+
+
+async def test_so_do_those_that_were_ready_and_died_of_their_first_requests(rig: Rig) -> None:
+    rig.is_starting = True
+    for _ in range(3):
+        assert not rig.final
+        rig.ready = True
+        await rig.live(1.0, -11)
+    (error,) = rig.final
+    assert "ended with status -11 (SIGSEGV) (3 in a row, each within 60 s), and nothing was served yet" in str(error)
 
 
 async def test_a_worker_that_cannot_start_ends_the_deployment_with_its_sentence(rig: Rig) -> None:
@@ -130,7 +165,8 @@ async def test_one_that_could_start_before_is_tried_again(rig: Rig) -> None:
     await rig.live(1.0, START_FAILED, "the device has no memory")
     await rig.live(1.0, START_FAILED, "the device has no memory")
     assert not rig.final
-    assert [reason for _, reason, _ in rig.lost][1:] == ["the device has no memory"] * 2
+    said = "the device has no memory"
+    assert [reason for _, reason, _ in rig.lost][1:] == [said, f"{said} (3 in a row, each within 60 s)"]
     assert len(rig.lives) == 4
 
 
@@ -145,6 +181,7 @@ async def test_a_hanging_worker_is_killed_and_its_requests_fail_before_it_is_dea
     await rig.live(20.0, -9)
     assert len(rig.lost) == 1, "the conductor hears of each life's end once"
     assert len(rig.lives) == 2
+    assert "was killed: a step of node 'vit' took over 60 s" in rig.supervisor.last_end, "not: ended with status -9"
 
 
 async def test_killing_between_two_lives_does_nothing(rig: Rig) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,16 @@ def test_a_file_names_processes_and_tracks_and_joins_what_was_done_for_one_reque
     assert first["args"] == {"seq": 7, "requests": "r1"}
     of_r1 = [event for event in events if event.get("id") == of(events, "s")[0]["id"]]
     assert [(event["ph"], event["pid"]) for event in of_r1] == [("s", 1), ("t", 2), ("f", 3)]
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "none" / "trace.json", tmp_path / "file" / "trace.json", tmp_path / "folder"):
+        with pytest.raises(OSError, match=r".") as failure:
+            write_chrome_trace(path, {"server": []})
+        assert failure.value.filename == str(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 spans = st.lists(

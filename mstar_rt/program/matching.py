@@ -31,13 +31,17 @@ class Matching:
             return self._put_sticky(index, slot, tag, value)
         rows = self._rows[index]
         row = rows.get(tag)
+        is_new = row is None
         if row is None:
-            row = rows[tag] = self._new_row(index, tag)
+            row = self._new_row(index, tag)
         row[slot] = value
         row[-1] -= 1
         if row[-1]:
+            if is_new:
+                rows[tag] = row
             return ()
-        del rows[tag]
+        if not is_new:
+            del rows[tag]
         return ((tag, row),)
 
     def open(self, index: int, tag: Tag) -> Sequence[tuple[Tag, list[Any]]]:

@@ -221,7 +221,8 @@ class WalkRun:
         last, parked = self._loops.decide(loop, tag, leave)
         for rank in self.program.loops[loop].tells:
             self._sends.append(Send(rank, "decision", loop, tag, flag=last))
-        if not last:
+        opening = self.program.openings[loop + 1]
+        if not last and (opening.joins or opening.loops):
             self._open(loop, (*tag[:-1], tag[-1] + 1))
         for port, value in parked:
             self._switch(port, tag, value, last)

@@ -14,14 +14,13 @@ from mstar_rt.message import Finished
 from mstar_rt.protos import tensor_pb2
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.protos.arrays import fill_tensor
-from mstar_rt.protos.splicing import Parts, tensor_parts, with_field
 from mstar_rt.server.call_timer import CallTimer
 from mstar_rt.server.request_stream import Emission, RequestStream
 
 NOT_SEARCHED = "not_searched"
 """Flag of a plan whose budget was over before its first iteration: it is where the search would have started."""
 
-STEP_FIELDS = ("pose", "goal_distance")
+STEP_FIELDS = ("latent", "pose", "goal_distance")
 PLAN_OUTPUTS = ("plan_actions", "plan_cost")
 IMPROVEMENT_FIELDS = {"plan_actions": "actions", "elite_std": "elite_std"}
 
@@ -30,21 +29,20 @@ RolloutAnswer = TypeVar("RolloutAnswer", wire.RolloutResponse, wire.SessionRespo
 PlanAnswer = TypeVar("PlanAnswer", wire.PlanResponse, wire.SessionResponse)
 
 
-async def encode_answer(stream: RequestStream, timer: CallTimer) -> bytes:
-    """An EncodeResponse, encoded."""
-    emissions = {emission.name: emission async for emission in stream}
+async def encode_answer(stream: RequestStream, timer: CallTimer) -> wire.EncodeResponse:
+    emissions = {emission.name: emission for emission in await stream.collect()}
     if "latents" not in emissions:
         raise Internal("the model finished without emitting latents")
+    answer = wire.EncodeResponse(request_id=stream.request_id, flags=_finished(stream).flags)
     with timer.encoding():
-        latents = _parts(emissions["latents"])
-    finished = _finished(stream)
-    answer = wire.EncodeResponse(request_id=stream.request_id, timing=timer.timing(stream), flags=finished.flags)
-    return b"".join(with_field(answer, "latents", latents))
+        _fill(answer.latents, emissions["latents"])
+    answer.timing.CopyFrom(timer.timing(stream))
+    return answer
 
 
 async def observed_answer(stream: RequestStream, timer: CallTimer) -> wire.Observed:
     """To an observation that became part of a history."""
-    emissions = {emission.name: emission async for emission in stream}
+    emissions = {emission.name: emission for emission in await stream.collect()}
     num_frames = emissions.get("num_frames")
     finished = _finished(stream)
     return wire.Observed(
@@ -58,21 +56,24 @@ async def observed_answer(stream: RequestStream, timer: CallTimer) -> wire.Obser
 
 async def rollout_answers(
     stream: RequestStream, timer: CallTimer, outputs: Collection[str], batched: bool, new: Callable[[], RolloutAnswer]
-) -> AsyncIterator[RolloutAnswer | bytes]:
+) -> AsyncIterator[RolloutAnswer]:
     """`outputs` are the names emitted per step; a step is answered when all of them have arrived. `new` makes an empty
-    answer. Steps come encoded: their latents may be large.
+    answer.
     """
     steps = Grouping(outputs)
     num_steps = 0
     async for emission in stream:
         for iteration, group in steps.add(emission):
             num_steps += 1
+            answer = new()
             with timer.encoding():
-                step = _step(new(), iteration, group, batched)
-            yield step
+                _fill_step(answer.step, iteration, group, batched)
+            yield answer
     for iteration, group in steps.rest():
         num_steps += 1
-        yield _step(new(), iteration, group, batched)
+        answer = new()
+        _fill_step(answer.step, iteration, group, batched)
+        yield answer
     finished = _finished(stream)
     answer = new()
     answer.done.CopyFrom(
@@ -144,22 +145,13 @@ class Grouping:
         self._open = {}
 
 
-def _step(answer: RolloutAnswer, iteration: tuple[int, ...], group: Group, batched: bool) -> bytes:
-    """`answer` with one step, encoded. What has no elements was not asked for."""
-    step = wire.RolloutStep(step=iteration[-1] if iteration else 0)
-    latent: Emission | None = None
+def _fill_step(step: wire.RolloutStep, iteration: tuple[int, ...], group: Group, batched: bool) -> None:
+    """What has no elements was not asked for; a step without any is there all the same."""
+    step.SetInParent()
+    step.step = iteration[-1] if iteration else 0
     for name, emission in group.items():
-        if 0 in emission.shape:
-            continue
-        if name == "latent":
-            latent = emission
-        else:
+        if 0 not in emission.shape:
             _fill(getattr(step, name) if name in STEP_FIELDS else step.extra[name], emission, drop_batch=not batched)
-    if latent is None:
-        encoded = [step.SerializeToString()]
-    else:
-        encoded = with_field(step, "latent", _parts(latent, drop_batch=not batched))
-    return b"".join(with_field(answer, "step", encoded))
 
 
 def _fill_improvement(
@@ -194,10 +186,6 @@ def _numbers(emission: Emission) -> np.ndarray:
 
 def _fill(tensor: tensor_pb2.Tensor, emission: Emission, drop_batch: bool = False) -> None:
     fill_tensor(tensor, emission.dtype, _shape(emission, drop_batch), emission.data)
-
-
-def _parts(emission: Emission, drop_batch: bool = False) -> Parts:
-    return tensor_parts(emission.dtype, _shape(emission, drop_batch), emission.data)
 
 
 def _shape(emission: Emission, drop_batch: bool) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ back.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +32,14 @@ from mstar_rt.message import (
     WarmUp,
 )  # fmt: skip
 from mstar_rt.model import ParamValue
-from mstar_rt.server.answer_watch import ANSWER_GRACE_S, AnswerWatch
+from mstar_rt.server.answer_watch import ANSWER_GRACE_S
 from mstar_rt.server.availability import Availability, draining
 from mstar_rt.server.metrics import ServerMeters
-from mstar_rt.server.request_stream import Emission, RequestStream
+from mstar_rt.server.open_requests import OpenRequests
+from mstar_rt.server.request_stream import RequestStream
 from mstar_rt.server.sessions import ControlRate, Sessions, param_fields
 from mstar_rt.server.stats import Collected, Questions
 from mstar_rt.server.tensor_port import Readers, TensorPort
-from mstar_rt.server.unread_watch import UnreadWatch
 from mstar_rt.transport.endpoint import ControlEndpoint, Envelope
 from mstar_rt.transport.tensor_plane import TensorPlane
 
@@ -77,18 +76,14 @@ class Dispatcher:
         self._endpoint = endpoint
         self._tensors = TensorPort(plane)
         self._readers = readers
-        self._unread = UnreadWatch(max_unread_bytes, self._give_up)
         self._clock = clock or MonotonicClock()
-        self._watch = AnswerWatch(self._clock, answer_grace_s, self._give_up)
-        self._streams: dict[str, RequestStream] = {}
-        self._abandoned: dict[str, RequestStream] = {}
-        self._attended: set[RequestStream] = set()
-        self._one_left = asyncio.Event()
         self._sessions = Sessions(self._tell_conductor)
-        self._num_submitted = 0
         workers = sorted({worker for group in workers_of.values() for worker in group})
         self._questions = Questions(endpoint, CONDUCTOR, workers)
         self.meters = ServerMeters(self._clock)
+        self._requests = OpenRequests(
+            self._tensors, self.meters, self._clock, answer_grace_s, max_unread_bytes, self._cancel
+        )
         self.availability = Availability(workers_of)
         self.on_warm_up: Callable[[WarmUp], None] | None = None
 
@@ -119,7 +114,8 @@ class Dispatcher:
         self.availability.check(model, warmup_on is not None)
         readers = self._readers(model, task)
         refs = self._tensors.put_all(tensors, readers)
-        stream = RequestStream(request_id, model, refs, readers, self._leave, task, criticality)
+        stream = RequestStream(request_id, model, refs, readers, self._requests.leave, task, criticality)
+        stream.is_warmup = warmup_on is not None
         submit = Submit(
             request_id=request_id,
             model=model,
@@ -139,12 +135,7 @@ class Dispatcher:
         except MstarError:
             self._tensors.withdraw(refs, readers)
             raise
-        stream.submitted_ns, stream.is_warmup = self._clock.now_ns(), warmup_on is not None
-        self._streams[request_id] = stream
-        self._attended.add(stream)
-        self._num_submitted += 1
-        if deadline_ns is not None:
-            self._watch.start(stream, deadline_ns)
+        self._requests.start(stream, deadline_ns)
         return stream
 
     @property
@@ -161,7 +152,7 @@ class Dispatcher:
 
     @property
     def num_running(self) -> int:
-        return len(self._streams)
+        return len(self._requests.running)
 
     @property
     def num_sessions(self) -> int:
@@ -196,22 +187,17 @@ class Dispatcher:
 
     async def wait_until_answered(self) -> None:
         """Return once no handler has a request any more: every answer has been written."""
-        while self._attended:
-            self._one_left.clear()
-            await self._one_left.wait()
+        await self._requests.wait_until_answered()
 
     def close(self) -> None:
         """The time to drain is over: take back what still runs, and end the sessions."""
-        for stream in list(self._streams.values()):
-            self._give_up(stream, draining("could not finish this request in time"))
+        self._requests.give_up_all(lambda: draining("could not finish this request in time"))
         self.availability.close()
 
     def fail_all(self, error: MstarError) -> None:
         """End everything that runs and take nothing new, without a word to the conductor: it or we are gone."""
         self.availability.draining = True
-        for stream in list(self._streams.values()):
-            stream.fail(error)
-            self._end(stream)
+        self._requests.fail_all(error)
         self._sessions.fail_opening(error)
 
     def warmed(self, model: str, generation: int, reason: str = "") -> None:
@@ -223,7 +209,7 @@ class Dispatcher:
         stats = await self._questions.stats()
         own = {
             "requests_running": float(self.num_running),
-            "requests_submitted": float(self._num_submitted),
+            "requests_submitted": float(self._requests.num_started),
             "sessions": float(self.num_sessions),
             "bytes_held": float(self._tensors.num_held_bytes),
         }
@@ -256,11 +242,11 @@ class Dispatcher:
     async def _receive(self, envelope: Envelope) -> None:
         message: Message = envelope.message
         if isinstance(message, EmittedGroup):
-            await self._emitted_together(message.records)
+            await self._requests.emitted_together(message.records)
         elif isinstance(message, Emitted):
-            await self._emitted(message)
+            await self._requests.emitted(message)
         elif isinstance(message, Finished | RequestFailed):
-            self._ended(message.request_id, message)
+            self._ended(message)
         elif isinstance(message, SessionOpened):
             self._sessions.resolve(message.session_id, None)
         elif isinstance(message, ServingState):
@@ -280,99 +266,28 @@ class Dispatcher:
     def _drop(self, message: Message) -> None:
         """A message that we could not handle must not leave its request waiting for ever."""
         about = message.records[0] if isinstance(message, EmittedGroup) else message
-        stream = self._streams.get(getattr(about, "request_id", ""))
+        stream = self._requests.running.get(getattr(about, "request_id", ""))
         if stream is not None:
-            self._give_up(stream, Internal("the server could not handle an answer to this request; its log has why"))
+            self._requests.give_up(
+                stream, Internal("the server could not handle an answer to this request; its log has why")
+            )
 
-    async def _emitted_together(self, records: list[Emitted]) -> None:
-        for position, record in enumerate(records, start=1):
-            try:
-                await self._emitted(record)
-            except BaseException:
-                for later in records[position:]:
-                    self._tensors.release(later.tensor)
-                raise
-
-    async def _emitted(self, message: Emitted) -> None:
-        stream = self._streams.get(message.request_id)
-        if stream is None:
-            self._tensors.release(message.tensor)
-            return
-        ref = message.tensor
-        try:
-            data = self._tensors.take(ref)
-        except MstarError as error:
-            unread = Internal(f"an answer could not be read: {error}")
-            self._give_up(stream, error if isinstance(error, Unavailable) else unread)
-            return
-        stream.add(Emission(message.walk, message.name, message.iteration, ref.dtype, ref.shape, data))
-        if stream.ended:
-            self._end(stream)
-        elif self._unread.look(stream):
-            await asyncio.sleep(0)
-
-    def _ended(self, request_id: str, message: Finished | RequestFailed) -> None:
-        if (abandoned := self._abandoned.pop(request_id, None)) is not None:
-            self._end(abandoned)
-        elif isinstance(message, RequestFailed) and self._sessions.is_opening(request_id):
-            self._sessions.resolve(request_id, _error_of(message))
-        elif (stream := self._streams.get(request_id)) is None or stream.finished is not None:
-            _log.error("a second end came for request %s: %s", request_id, message)
+    def _ended(self, message: Finished | RequestFailed) -> None:
+        """A request, or the opening of a session."""
+        if isinstance(message, Finished):
+            self._requests.ended(message.request_id, message)
+        elif self._sessions.is_opening(message.request_id):
+            self._sessions.resolve(message.request_id, _error_of(message))
         else:
-            if isinstance(message, Finished):
-                stream.finish(message)
-            else:
-                stream.fail(_error_of(message))
-            if stream.ended:
-                self._end(stream)
+            self._requests.ended(message.request_id, _error_of(message))
 
     def _peer_gone(self, address: str) -> None:
         self._tensors.forget(address)
         self._endpoint.forget_peer(address)
-        for stream in list(self._streams.values()):
-            stream.lose_sender(address)
-            if stream.ended:
-                self._end(stream)
+        self._requests.lose_sender(address)
 
-    # ---- ends
-
-    def _leave(self, stream: RequestStream) -> None:
-        """The handler is through with the request."""
-        self._attended.discard(stream)
-        self._one_left.set()
-        if not stream.ended:
-            self._abandon(stream)
-
-    def _give_up(self, stream: RequestStream, error: MstarError) -> None:
-        stream.fail(error)
-        self._abandon(stream)
-
-    def _abandon(self, stream: RequestStream) -> None:
-        """Nobody wants it any more: tell the conductor, and let go of whatever still arrives."""
-        if stream.finished is not None:
-            self._end(stream)
-            return
-        if self._streams.pop(stream.request_id, None) is None:
-            return
-        self._note_end(stream)
-        self._abandoned[stream.request_id] = stream
-        self._tell_conductor(CancelRequest(stream.request_id))
-
-    def _end(self, stream: RequestStream) -> None:
-        """Forget the request, and free inputs that no worker took: a refused request never reaches one, and a
-        walk that ends early may not have needed them."""
-        self._note_end(stream)
-        self._streams.pop(stream.request_id, None)
-        self._tensors.withdraw(stream.inputs, stream.readers)
-
-    def _note_end(self, stream: RequestStream) -> None:
-        """An abandoned one ends twice: when nobody wants it any more, and when the conductor says that it is gone."""
-        self._watch.stop(stream.request_id)
-        self._unread.stop(stream.request_id)
-        if not stream.ended_ns:
-            stream.ended_ns = self._clock.now_ns()
-            if not stream.is_warmup:
-                self.meters.ended(stream)
+    def _cancel(self, request_id: str) -> None:
+        self._tell_conductor(CancelRequest(request_id))
 
     def _tell_conductor(self, message: Message) -> None:
         """Without effect once our endpoint is closed: the deployment goes down, and all that it holds with it."""

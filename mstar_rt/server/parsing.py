@@ -1,5 +1,5 @@
-"""Between bytes and messages: bytes that are no message of a call with one request are refused like any bad request,
-instead of by grpc's own logging, and answers that are bytes already are sent as they are (see protos.splicing).
+"""Bytes that are no message of a call with one request are refused like any bad request, instead of by grpc's own
+logging.
 
 A stream parses while its handler reads, so there `answering` meets the error itself.
 """
@@ -22,20 +22,13 @@ class ParsingInterceptor(grpc.aio.ServerInterceptor):
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        handler = handler._replace(response_serializer=_serializing(handler.response_serializer))
-        if handler.request_streaming:
+        if handler is None or handler.request_streaming:
             return handler
         kind = "unary_stream" if handler.response_streaming else "unary_unary"
         behavior = getattr(handler, kind)
         if not inspect.iscoroutinefunction(behavior):
             return handler
         return handler._replace(request_deserializer=None, **{kind: _parsing(handler.request_deserializer, behavior)})
-
-
-def _serializing(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    return lambda answer: answer if isinstance(answer, bytes) else serialize(answer)
 
 
 def _parsing(

@@ -68,6 +68,7 @@ class RequestStream:
         self._num_received = 0
         self.failure: MstarError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._collects = False
 
     # ---- the handler's side
 
@@ -82,15 +83,25 @@ class RequestStream:
                 raise self.failure
             if self.complete:
                 return
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._news()
 
     async def collect(self) -> list[Emission]:
-        """All emissions, once the request is complete."""
-        return [emission async for emission in self]
+        """All emissions, once the request is complete. Meanwhile they count as read, and wake nobody."""
+        self._collects, self.num_unread_bytes = True, 0
+        while not self.ended:
+            await self._news()
+        if self.failure is not None:
+            raise self.failure
+        emissions = list(self._emissions)
+        self._emissions.clear()
+        return emissions
+
+    async def _news(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def cancel(self) -> None:
         """Take the request back; nothing more arrives. Without effect on a request that has ended."""
@@ -115,7 +126,7 @@ class RequestStream:
     @property
     def num_unread(self) -> int:
         """Emissions that wait for the handler."""
-        return len(self._emissions)
+        return 0 if self._collects else len(self._emissions)
 
     @property
     def complete(self) -> bool:
@@ -133,7 +144,8 @@ class RequestStream:
 
     def add(self, emission: Emission) -> None:
         self._num_received += 1
-        self.num_unread_bytes += emission.num_bytes
+        if not self._collects:
+            self.num_unread_bytes += emission.num_bytes
         self._emissions.append(emission)
         self._wake()
 
@@ -150,7 +162,7 @@ class RequestStream:
         self.num_unread_bytes = 0
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done() and (self.ended or not self._collects):
             self._waiter.set_result(None)
 
     def lose_sender(self, address: str) -> None:

@@ -185,8 +185,8 @@ class WorldModelSession:
 
     # ---- answering
 
-    async def _write(self, response: wire.SessionResponse | bytes) -> None:
-        """A stream takes one write at a time. `response` may be encoded already."""
+    async def _write(self, response: wire.SessionResponse) -> None:
+        """A stream takes one write at a time."""
         async with self._writing:
             await self._context.write(response)
 

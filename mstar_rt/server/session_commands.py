@@ -28,7 +28,7 @@ from mstar_rt.server.session_settings import SessionSettings
 from mstar_rt.server.task_runner import ServingOptions, TaskRunner
 from mstar_rt.server.turn import Stage, Turn
 
-Write = Callable[[wire.SessionResponse | bytes], Awaitable[None]]
+Write = Callable[[wire.SessionResponse], Awaitable[None]]
 
 
 @dataclass(kw_only=True)
@@ -137,7 +137,7 @@ class SessionCommands:
         outputs = self._output_names("rollout")
         async with stream:
             async for answer in rollout_answers(stream, timer, outputs, given.batched, self._answer_to(command)):
-                await command.write(self._write(answer), last=not isinstance(answer, bytes))
+                await command.write(self._write(answer), last=answer.HasField("done"))
 
     async def _end(self, command: Command, answer: wire.SessionResponse) -> None:
         await command.write(self._write(answer), last=True)

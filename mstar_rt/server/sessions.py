@@ -13,12 +13,14 @@ from mstar_rt.model import ParamValue
 
 @dataclass(frozen=True)
 class ControlRate:
-    """`rate_hz` runs of a task per second, with these options, in the place of the session that it `takes_over`."""
+    """`rate_hz` runs of a task per second, with these options, each within `deadline_s`, in the place of the session
+    that it `takes_over`."""
 
     task: str
     rate_hz: float
     params: Mapping[str, ParamValue]
     takes_over: str = ""
+    deadline_s: float | None = None
 
 
 class Sessions:
@@ -38,6 +40,7 @@ class Sessions:
         if control is not None:
             opening.criticality, opening.task, opening.rate_hz = "control", control.task, control.rate_hz
             opening.params, opening.takes_over = param_fields(control.params), control.takes_over
+            opening.deadline_s = control.deadline_s
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[session_id] = opened
         self._known.add(session_id)

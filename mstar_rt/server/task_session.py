@@ -17,7 +17,7 @@ from mstar_rt.server.turn import Turn
 MAX_PENDING = 64
 """Requests that may wait behind the one that runs."""
 
-Write = Callable[[wire.TaskResponse | bytes], Awaitable[None]]
+Write = Callable[[wire.TaskResponse], Awaitable[None]]
 Run = Callable[[wire.TaskRequest, str, Write], Awaitable[None]]
 """Runs a request under a request id and writes its answers."""
 
@@ -113,11 +113,10 @@ class TaskSession:
     async def _refuse(self, message_id: int, error: Exception, request_id: str) -> None:
         await self._write(wire.TaskResponse(answers=message_id, error=error_detail(error, request_id)))
 
-    async def _write_output(self, pending: _Pending, response: wire.TaskResponse | bytes) -> None:
-        """Outputs come encoded, the last word does not."""
-        await pending.write(self._write(response), last=not isinstance(response, bytes))
+    async def _write_output(self, pending: _Pending, response: wire.TaskResponse) -> None:
+        await pending.write(self._write(response), last=response.HasField("done"))
 
-    async def _write(self, response: wire.TaskResponse | bytes) -> None:
-        """A stream takes one write at a time. `response` may be encoded already."""
+    async def _write(self, response: wire.TaskResponse) -> None:
+        """A stream takes one write at a time."""
         async with self._writing:
             await self._context.write(response)

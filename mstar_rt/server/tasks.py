@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 from mstar_rt.errors import MstarError
 from mstar_rt.protos import task_pb2 as wire
-from mstar_rt.protos.arrays import array_from_tensor
-from mstar_rt.protos.splicing import tensor_parts, with_field
+from mstar_rt.protos.arrays import array_from_tensor, fill_tensor
 from mstar_rt.protos.task_pb2_grpc import TasksServicer
 from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.call_timer import CallTimer
@@ -78,17 +77,15 @@ def _task_input(request: wire.TaskRequest) -> TaskInput:
     return given
 
 
-async def _answers(
-    stream: RequestStream, timer: CallTimer, message_id: int
-) -> AsyncIterator[wire.TaskResponse | bytes]:
-    """Outputs come encoded: they may be large."""
+async def _answers(stream: RequestStream, timer: CallTimer, message_id: int) -> AsyncIterator[wire.TaskResponse]:
     async for emission in stream:
+        answer = wire.TaskResponse(answers=message_id)
         with timer.encoding():
-            output = wire.TaskOutput(name=emission.name, iteration=emission.iteration, walk=emission.walk)
-            tensor = tensor_parts(emission.dtype, emission.shape, emission.data)
-            answer = with_field(wire.TaskResponse(answers=message_id), "output", with_field(output, "tensor", tensor))
-            encoded = b"".join(answer)
-        yield encoded
+            output = answer.output
+            output.name, output.walk = emission.name, emission.walk
+            output.iteration.extend(emission.iteration)
+            fill_tensor(output.tensor, emission.dtype, emission.shape, emission.data)
+        yield answer
     assert stream.finished is not None, "a stream that ended without an error is finished"
     finished = stream.finished
     done = wire.TaskDone(request_id=stream.request_id, timing=timer.timing(stream), flags=finished.flags)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from mstar_rt.clock import Clock
+from mstar_rt.errors import FailedPrecondition
 
 LAST_S = 3.0
 """What a file holds, up to the missed tick and PAUSE_S after it."""
@@ -27,6 +30,37 @@ _log = logging.getLogger(__name__)
 CollectTraces = Callable[[float], Awaitable[tuple[dict[str, bytes], list[str]]]]
 
 
+def check_trace_folder(folder: Path) -> None:
+    """Whether `folder` is, or could be made, what files can be written to; nothing is made.
+
+    Raises:  FailedPrecondition.
+    """
+    present = folder
+    while not os.path.exists(present) and present != present.parent:
+        present = present.parent
+    if not present.is_dir():
+        raise _unusable(folder, f"{present} is no folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise _unusable(folder, f"this user may not write to {present}")
+
+
+def make_trace_folder(folder: Path) -> None:
+    """Raises:  FailedPrecondition: it cannot be made, or nothing can be written to it."""
+    check_trace_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"[]")
+    except OSError as error:
+        raise _unusable(folder, error.strerror or str(error)) from error
+
+
+def _unusable(folder: Path, why: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"server.trace_dir: no traces can be written to {folder}: {why}; name another folder, or take trace_dir out"
+    )
+
+
 class TraceDumps:
     """At most one file in LEAST_PERIOD_S; `folder` keeps the newest MAX_FILES."""
 
@@ -37,9 +71,12 @@ class TraceDumps:
         self._pause_s = pause_s
         self._next_ns = 0
         self._dumping: asyncio.Task[None] | None = None
+        self._num_missed = 0
+        """Since the last line in the log."""
         self.num_written = 0
 
     def missed(self, request_id: str) -> None:
+        self._num_missed += 1
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns or (self._dumping is not None and not self._dumping.done()):
             return
@@ -65,7 +102,11 @@ class TraceDumps:
             path = await asyncio.to_thread(self._next_path, request_id)
             await _write(path, rows)
             self.num_written += 1
-            _log.warning("a control tick missed its deadline: %s has what all processes did", path)
+            _log.warning(
+                "%d control tick(s) missed their deadlines since the last such line; %s has what all did (%s)",
+                self._num_missed, path, request_id,
+            )  # fmt: skip
+            self._num_missed = 0
         except OSError as error:
             _log.error("the trace of tick %s could not be written: %s", request_id, error)
 

@@ -11,7 +11,7 @@ from mstar_rt.clock import Clock
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.metrics_http import MetricsServer
 from mstar_rt.server.otel import span_export
-from mstar_rt.server.trace_dumps import TraceDumps
+from mstar_rt.server.trace_dumps import TraceDumps, make_trace_folder
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ async def watched(config: WatchConfig, dispatcher: Dispatcher, clock: Clock) -> 
             stack.callback(export.stop)
             meters.on_ended = export.ended
         if config.trace_dir:
-            dumps = TraceDumps(Path(config.trace_dir), dispatcher.collect_traces, clock)
+            folder = Path(config.trace_dir)
+            make_trace_folder(folder)
+            dumps = TraceDumps(folder, dispatcher.collect_traces, clock)
             stack.push_async_callback(dumps.stop)
             meters.on_missed = dumps.missed
         address = ""

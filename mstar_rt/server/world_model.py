@@ -30,7 +30,7 @@ class WorldModelService(WorldModelServicer):
 
     async def Encode(  # noqa: N802
         self, request: world_model_pb2.EncodeRequest, context: Context
-    ) -> bytes:
+    ) -> world_model_pb2.EncodeResponse:
         async with Answering(context) as request_id:
             timer = self._runner.timer()
             model = self._runner.model(request.model)

@@ -30,6 +30,9 @@ RECONNECT_MS = 20
 LINGER_MS = 500
 """How long closing the mesh waits for messages that a peer has not taken yet."""
 
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain numbers: ZeroMQ's own are enumerations, which compute as slowly as it answers."""
+
 
 class ZmqMesh:
     """One process's access to its deployment's control plane."""
@@ -273,7 +276,7 @@ class ZmqEndpoint:
             frames += [self._handed.popleft() for _ in range(min(len(self._handed), MAX_DRAIN))]
         inbox, room = self._inbox, MAX_DRAIN - len(frames)
         # To ask first takes half as long as to receive and fail.
-        while room and int(inbox.get(zmq.EVENTS)) & zmq.POLLIN:
+        while room and int(inbox.get(_EVENTS)) & _READABLE:
             frames.append(inbox.recv(zmq.NOBLOCK))
             room -= 1
         self._may_hold_more = not room

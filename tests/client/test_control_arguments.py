@@ -64,10 +64,16 @@ def test_the_least_that_is_said(server: FakePolicyServer, client: Client) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [("instruction", "touch"), ("control_hz", 50), ("replan_every", 4), ("budget_ms", 12.5), ("num_denoise_steps", 5),
-     ("seed", 2**64 - 1), ("epoch", 9), ("anytime", True)],
+     ("seed", 2**64 - 1), ("epoch", 9)],
 )  # fmt: skip
 def test_a_setting_is_said(server: FakePolicyServer, client: Client, name: str, value: Any) -> None:
     assert getattr(opening(server, client, **{name: value}), name) == value
+
+
+@pytest.mark.parametrize("deadline", [{"budget_ms": 50.0}, {"max_action_age_s": 0.05}])
+def test_anytime_is_said_with_its_deadline(server: FakePolicyServer, client: Client, deadline: dict[str, Any]) -> None:
+    said = opening(server, client, anytime=True, **deadline)
+    assert (said.anytime, said.budget_ms) == (True, 50.0)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +175,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"replan_every": 9}, "replan_every is 9, expected at most 8: a chunk has 8 actions"),
     ({"budget_ms": -1}, "budget_ms is -1, expected a positive number of milliseconds"),
     ({"anytime": 1}, "anytime is 1, expected True or False"),
+    ({"anytime": True}, "would miss its deadline, and there is none: give budget_ms, e.g. 50, one control period"),
     ({"num_denoise_steps": 2.5}, "num_denoise_steps is 2.5, expected a whole number from 1"),
     ({"seed": -1}, "seed is -1, expected a whole number from 0"),
     ({"seed": 2**64}, "seed is 18446744073709551616"),
@@ -209,7 +216,7 @@ def test_a_policy_is_asked_for_what_it_does_only(server: FakePolicyServer, clien
     with pytest.raises(
         FailedPrecondition, match="the policy 'toy' has no denoise steps to leave out: leave out anytime"
     ):
-        client.control("toy", control_hz=20.0, anytime=True)
+        client.control("toy", control_hz=20.0, anytime=True, budget_ms=50)
     with client.control("toy", control_hz=20.0) as robot:
         for call in (robot.set_instruction, robot.reset):
             with pytest.raises(FailedPrecondition, match="the policy 'toy' takes no instruction"):

@@ -297,6 +297,19 @@ def test_new_flags_of_a_chunk_are_an_event() -> None:
     ]
 
 
+def test_fewer_steps_are_counted_and_no_event() -> None:
+    """An anytime session on a busy server would have one for every other chunk."""
+    bench = Bench()
+    for seq, flags in enumerate(
+        (["fewer_steps"], [], ["fewer_steps", "odd"], ["odd"], ["odd", "fewer_steps"]), start=1
+    ):
+        bench.state.send(SEEN)
+        bench.answer(seq, flags=flags)
+    assert bench.state.latest is not None
+    assert bench.state.latest.flags == ("odd", "fewer_steps")
+    assert [(event.seq, event.detail) for event in bench.state.events if event.kind == "flagged"] == [(3, "odd")]
+
+
 @pytest.mark.parametrize("instruction", ["", "  "])
 def test_an_instruction_without_a_word_is_refused(instruction: str) -> None:
     with pytest.raises(FailedPrecondition, match="takes an instruction: give one"):

@@ -94,7 +94,12 @@ def test_plain_round_trip() -> None:
         (changed(placement=[{"model": "m", "ranks": ["0"]}]), r"placement\[0\].ranks\[0\] is '0', expected int"),
         (changed(workers=[{"rank": 0, "max_step_s": 0}]), "max_step_s is 0, expected over 0, up to 86400"),
         (changed(workers=[{"rank": 0, "max_step_s": float("inf")}]), "max_step_s is inf"),
-        (changed(workers=[{"rank": 0, "max_step_ms": 0}]), r"max_step_ms is 0, expected 0.1 to 60000 \(max_step_s\)"),
+        (changed(workers=[{"rank": 0, "max_step_ms": 0}]), r"workers\[0\].max_step_ms is 0, expected 0.1 to 60000"),
+        (
+            changed(workers=[{"rank": 0}, {"rank": 1, "max_step_ms": 0.01}]),
+            r"workers\[1\].max_step_ms is 0.01, expected",
+        ),
+        (changed(workers=[{"rank": 0}, {"rank": 1, "threads": 0}]), r"workers\[1\].threads is 0, expected 1 to 256"),
         (changed(workers=[{"rank": 0, "max_step_ms": 9e3, "max_step_s": 2}]), "max_step_ms is 9000, expected 0.1 to 2"),
         (changed(workers=[{"rank": 0, "max_step_ms": float("nan")}]), "max_step_ms is nan"),
         (

@@ -23,6 +23,9 @@ from mstar_rt.message import (
     TensorRef,
     decode,
     encode,
+    requests,
+    tokens,
+    walks,
 )
 
 RECORDS = typing.get_args(Message)
@@ -59,7 +62,8 @@ MESSAGES = st.sampled_from(RECORDS).flatmap(values_of)
 def test_the_union_names_every_tagged_record() -> None:
     tagged = {
         kind
-        for kind in vars(mstar_rt.message.records).values()
+        for module in (requests, tokens, walks)
+        for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__struct_config__.tag
     }
     assert set(RECORDS) == tagged

@@ -1,7 +1,9 @@
-"""`mstar-rt check` about what processes ask of the kernel: what, whether they would get it, and who would starve."""
+"""`mstar-rt check` about keys of processes that are not as usual, and about what they ask of the kernel: what, whether
+they would get it, and who would starve."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,25 +21,49 @@ STARVED = "warning: ranks {}, in real time, can keep the server from all its {} 
 @pytest.fixture(autouse=True)
 def _permissive_machine_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_report, "check_permitted", lambda process: None)
+    monkeypatch.setattr(check_report, "check_awake_permitted", lambda: None)
     monkeypatch.setattr(check_report.os, "cpu_count", lambda: 2)
 
 
 def lines(server: dict[str, Any], *workers: dict[str, Any], **keys: Any) -> list[str]:
+    return lines_of(
+        server={"process": server, **keys},
+        workers=[{"threads": process.pop("threads", 1), "process": process} for process in workers],
+    )
+
+
+def lines_of(server: dict[str, Any], workers: list[dict[str, Any]], **keys: Any) -> list[str]:
     data = {
         "name": "test",
-        "server": {"process": server, **keys},
+        "server": server,
         "models": [{"name": "m", "family": "f"}],
-        "workers": [
-            {"rank": rank, "threads": process.pop("threads", 1), "process": process}
-            for rank, process in enumerate(workers)
-        ],
+        "workers": [{"rank": rank, **worker} for rank, worker in enumerate(workers)],
+        **keys,
     }
-    said = report(parse_deployment(data), {}, Placement({}))
+    said = report(parse_deployment(data, base_dir="/nowhere"), {}, Placement({}))
     return [line for line in said if not line.startswith(("rank ", "warning: rank "))]
 
 
 def test_nothing_asked_nothing_said() -> None:
     assert lines({}, {}) == []
+
+
+def test_keys_that_change_what_is_done_are_said(tmp_path: Path) -> None:
+    server = {"metrics_port": 9100, "trace_dir": "traces", "otlp_endpoint": "http://127.0.0.1:4318", "reflection": True}
+    worker = {"max_step_ms": 8, "max_batch": 1, "scheduling": "fcfs", "check_outputs": True, "compile": True}
+    assert lines_of(server, [worker, {}], admission={"utilisation_bound": None, "max_queued_planning": 4}) == [
+        "  compiles what can be, which takes half a minute or more at each start",
+        '  max_batch 1, check_outputs true, max_step_ms 8, scheduling "fcfs"',
+        "server:",
+        "  metrics on port 9100 of 127.0.0.1",
+        "  traces of missed ticks go to /nowhere/traces, which will be made",
+        "  spans go to http://127.0.0.1:4318",
+        "  reflection true",
+        "admission: utilisation_bound null, max_queued_planning 4",
+    ]
+    assert lines_of({"metrics_port": 0, "trace_dir": str(tmp_path)}, [{}]) == [
+        "server:", "  metrics on a free port of 127.0.0.1", f"  traces of missed ticks go to {tmp_path}",
+    ]  # fmt: skip
 
 
 def test_what_is_asked_is_said() -> None:
@@ -54,7 +80,14 @@ def test_what_would_be_refused_here_is_a_warning(monkeypatch: pytest.MonkeyPatch
         if process.realtime_priority:
             raise FailedPrecondition("realtime_priority 7 is not permitted to this user")
 
+    def refuse_awake() -> None:
+        raise FailedPrecondition("keep_cpus_awake: it cannot be opened")
+
     monkeypatch.setattr(check_report, "check_permitted", refuse)
+    monkeypatch.setattr(check_report, "check_awake_permitted", refuse_awake)
+    assert lines({}, {}, keep_cpus_awake=True) == [
+        "server:", "  keeps all cores awake", "warning: keep_cpus_awake: it cannot be opened",
+    ]  # fmt: skip
     assert lines({}, {"realtime_priority": 7}) == [
         "  process: real time, priority 7",
         "warning: realtime_priority 7 is not permitted to this user",

@@ -137,6 +137,7 @@ class Held:
     def __init__(self, runtime: ToyRuntime) -> None:
         self._runtime = runtime
         self._jobs: list[Job] = []
+        self._num_before = len(runtime.seen(Submit))
         runtime.script("act", self._hold)
 
     async def _hold(self, job: Job) -> None:
@@ -144,8 +145,8 @@ class Held:
         await asyncio.Event().wait()
 
     def wait(self, count: int = 1) -> Submit:
-        """The last of `count` requests, once they have come."""
-        submit: Submit = self._runtime.wait_for(Submit, count)[-1]
+        """The last of `count` requests since then, once they have come."""
+        submit: Submit = self._runtime.wait_for(Submit, self._num_before + count)[-1]
         return submit
 
     def end(self, how: Callable[[Job], None] = answer) -> None:

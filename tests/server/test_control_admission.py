@@ -34,7 +34,7 @@ def test_a_session_states_its_rate_and_what_settles_its_cost(runtime: ToyRuntime
     assert (asked.params["num_denoise_steps"], asked.params["chunking"]) == (7, "guided")
     robot.observe(1)
     robot.hear("chunk")
-    (submit,) = runtime.wait_for(Submit)
+    submit = runtime.wait_for(Submit)[-1]
     assert (submit.client, submit.criticality, submit.session_id) == (answer.session_id, "control", None)
     robot.close()
     assert runtime.wait_for(CloseSession) == [CloseSession(answer.session_id)]
@@ -63,13 +63,28 @@ def test_before_a_robot_is_refused_its_task_is_measured_again(runtime: ToyRuntim
         error = Robot(channel, model_options={"hold_s": {"number": 0.25}}).ends_with()
         assert (error.code(), error.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "rank 0 is full, 3 Hz would fit")
     measured = runtime.seen(Submit)
-    assert [submit.criticality for submit in measured] == ["planning"] * 3, "once in a while, not for every robot"
+    assert [submit.criticality for submit in measured] == ["planning"] * 15, "once in a while, not for every robot"
     for submit in measured:
         assert (submit.params["hold_s"], submit.is_cold, submit.client) == (0.25, False, "")
         assert {"image_top", "image_wrist", "state"} <= submit.inputs.keys()
     assert len(runtime.seen(OpenSession)) == 3, "the first robot is tried twice"
     runtime.refuse_session = None
     opened(channel).close()
+
+
+def test_options_that_no_robot_has_chosen_yet_are_measured_before_one_is_let_in(
+    runtime: ToyRuntime, channel: grpc.Channel
+) -> None:
+    guided = {"mode": wire.RealTimeChunking.MODE_GUIDED}
+    runtime.refuse_session = ("UNAVAILABLE", "not now")
+    Robot(channel, chunking=guided).ends_with()
+    measured = runtime.seen(Submit)
+    assert len(measured) == 15, "before the conductor was asked, whatever it says"
+    assert all(submit.params["chunking"] == "guided" and "previous_actions" in submit.inputs for submit in measured)
+    runtime.refuse_session = None
+    opened(channel, chunking=guided).close()
+    opened(channel).close()
+    assert len(runtime.seen(Submit)) == 15, "once, and not the defaults, which ran in the warm-up"
 
 
 def test_what_comes_faster_than_was_admitted_is_served_like_a_plan(runtime: ToyRuntime, channel: grpc.Channel) -> None:

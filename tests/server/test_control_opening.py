@@ -122,7 +122,16 @@ def test_an_anytime_session_runs_the_policys_anytime_task() -> None:
             robot.close()
         for opening, sentence in (
             ({"anytime": True, "num_denoise_steps": 2}, "which is 2, down to min_denoise_steps, which is 2"),
-            ({"model_options": {"min_denoise_steps": {"integer": 4}}}, "unknown option 'min_denoise_steps'"),
+            (
+                {"model_options": {"min_denoise_steps": {"integer": 4}}},
+                "min_denoise_steps says how far anytime may go, which is not set: set anytime (and budget_ms)",
+            ),
+            (
+                {"model_options": {"anytme": {"flag": True}}},
+                "toy.act: unknown option 'anytme', did you mean 'anytime'?",
+            ),
+            ({"model_options": {"replan": {"integer": 4}}}, "unknown option 'replan', did you mean 'replan_every'?"),
+            ({"model_options": {"anytime": {"flag": True}}}, "option 'anytime' is a field of the control session"),
             (
                 {"anytime": True, "chunking": {"mode": 2, "max_guidance_weight": 12.0}},
                 "with 2 denoise steps a guidance over 11.6 throws the chunk past",
@@ -147,6 +156,7 @@ def test_a_chunking_mode_that_the_policy_does_not_know_is_a_difference() -> None
     ("opening", "sentence"),
     [
         ({"control_hz": 0.0}, "control_hz is 0.0"),
+        ({"model_options": {"min_denoise_steps": {"integer": 4}}}, "unknown option 'min_denoise_steps', did you mean"),
         ({"control_hz": float("nan")}, "control_hz is nan"),
         ({"control_hz": 1e5}, "at most 10000"),
         ({"replan_every": 0}, "replan_every is 0, expected 1 to 8"),

@@ -273,7 +273,7 @@ async def test_a_message_that_cannot_be_handled_fails_its_request(
 async def slow_reader(patience_s: float) -> OtherSide:
     """Two emissions may wait, and eight at once."""
     other = OtherSide(max_unread_bytes=2 * (LARGE.nbytes + EMISSION_BYTES))
-    other.dispatcher._unread._patience_s = patience_s
+    other.dispatcher._requests._unread._patience_s = patience_s
     await other.tell(ServingState("toy", True))
     return other
 
@@ -414,11 +414,11 @@ async def test_the_wait_for_an_answer_ends_with_the_request() -> None:
     await other.tell(ServingState("toy", True))
     other.submit("r1", deadline_ns=2 * 10**9)
     taken_back = other.submit("r2", deadline_ns=2 * 10**9)
-    (due,) = {round(due_s) for due_s in other.dispatcher._watch.due_in_s()}
+    (due,) = {round(due_s) for due_s in other.dispatcher._requests._watch.due_in_s()}
     assert due == 6, "one second to the deadline, five of grace"
     await other.tell(finished("r1"))
     taken_back.cancel()
-    assert other.dispatcher._watch.due_in_s() == []
+    assert other.dispatcher._requests._watch.due_in_s() == []
     other.running.cancel()
 
 

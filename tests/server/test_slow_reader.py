@@ -78,7 +78,7 @@ def test_a_client_that_reads_gets_any_amount(runtime: ToyRuntime, world_model: A
         for h in range(num_steps):
             job.emit("pose", np.zeros((1, 7), np.float32), (h,))
             job.emit("latent", LATENT, (h,))
-            (stream,) = runtime.dispatcher._streams.values()
+            (stream,) = runtime.dispatcher._requests.running.values()
             while stream._num_received < 2 * (h + 1) or stream.num_unread_bytes > MAX_UNREAD_BYTES // 2:
                 await asyncio.sleep(0)
         job.finish()

@@ -135,7 +135,7 @@ def test_a_killed_worker_is_noticed_at_once_and_comes_back(serving: Serving, cli
         stream = client.plan_stream("small", FRAMES[:1], GOAL, np.zeros(7), **options)
         assert isinstance(next(stream), PlanImprovement)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(Unavailable, match=r"worker of rank 1 ended with status -9; try again in 1 s"):
+        with pytest.raises(Unavailable, match=r"worker of rank 1 ended with status -9 \(SIGKILL\); try again in 1 s"):
             list(stream)
         assert next(watch).status == status.NOT_SERVING
         with pytest.raises(Unavailable, match="'small' is not serving: the worker of rank 1 ended with status -9"):

@@ -335,13 +335,14 @@ class ControlState:
         self.record.num_outrun += self.settings.chunking_of_model and num_consumed > message.delay_assumed
         if merged.outcome == "used":
             self.problem = None
-        flags = tuple(message.flags)
-        if flags and (self.latest is None or flags != self.latest.flags):
-            self._note(ControlEvent("flagged", seq, self._epoch, ", ".join(flags)))
+        before = () if self.latest is None else self.latest.odd_flags
         self.latest = ActionChunk(
             seq, self._epoch, actions, message.delay_assumed, num_consumed, message.num_denoise_steps, latency_s,
-            instruction, answers.timing(message.timing), message.request_id, flags,
+            instruction, answers.timing(message.timing), message.request_id, tuple(message.flags),
         )  # fmt: skip
+        odd = self.latest.odd_flags
+        if odd and odd != before:
+            self._note(ControlEvent("flagged", seq, self._epoch, ", ".join(odd)))
 
     def _refuse(self, seq: int, error: MstarError) -> None:
         self.problem = error

@@ -68,6 +68,7 @@ class OpensControl(Generic[Session]):
             num_denoise_steps: flow or diffusion steps. None: the policy's.
             anytime: where there is not the time for all of them before `budget_ms` is over, run as many as there is
                 time for, down to the model option `min_denoise_steps`; `ActionChunk.num_denoise_steps` says how many.
+                Needs `budget_ms` or `max_action_age_s`.
             seed: equal observations then give equal chunks. None: fresh noise.
             hold: what the robot does while no action is due: an action [A] that keeps it still, "repeat_last" (for
                 positions, not for velocities), or None: `RobotAction.action` is None.

@@ -13,6 +13,8 @@ from mstar_rt.client.control.shared_path import SharedPath
 from mstar_rt.client.results import Timing
 
 MAX_RECORDED = 10_000
+ORDINARY_FLAGS = ("fewer_steps",)
+"""What an anytime session asked for, in any tick that needs it: `ControlStats.denoise_steps` counts it."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ControlEvent:
     From the server: "dropped_stale", "dropped_late", "late", "dropped_epoch", "recovering", "failed", "reset_done",
     "not_due", "unknown".
     From this side: "overwritten" (not sent, a newer observation was there), "refused" (a chunk that is no good),
-    "connection_lost", "connected".
+    "connection_lost", "connected", "flagged" (a chunk has other odd flags than the one before).
     """
 
     kind: str
@@ -51,6 +53,11 @@ class ActionChunk:
     timing: Timing
     request_id: str
     flags: tuple[str, ...]
+
+    @property
+    def odd_flags(self) -> tuple[str, ...]:
+        """Those that do not say what the session asked for."""
+        return tuple(flag for flag in self.flags if flag not in ORDINARY_FLAGS)
 
     @property
     def network_us(self) -> float:

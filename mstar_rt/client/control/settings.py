@@ -73,6 +73,11 @@ class ControlSettings:
         if not isinstance(self.anytime, bool):
             raise InvalidArgument(f"anytime is {self.anytime!r}, expected True or False")
         arguments.budget_ms(self.budget_ms)
+        if self.anytime and self.budget_ms is None and self.max_action_age_s is None:
+            raise InvalidArgument(
+                "anytime makes a chunk in fewer steps where it would miss its deadline, and there is none: give "
+                f"budget_ms, e.g. {1e3 / self.control_hz:.4g}, one control period"
+            )
         if self.seed is not None:
             arguments.whole_from_0("seed", self.seed)
         arguments.whole_from_0("epoch", self.epoch)

@@ -42,9 +42,7 @@ async def answer(
 
     Raises:  what the request fails with.  Internal: it gave no actions, or some that are not finite.
     """
-    emitted: dict[str, Emission] = {}
-    async for emission in stream:
-        emitted[emission.name] = emission
+    emitted = {emission.name: emission for emission in await stream.collect()}
     finished = stream.finished
     assert finished is not None, "a stream that ended without an error is finished"
     message, timer = arrived.message, arrived.timer

@@ -154,7 +154,9 @@ class Pilot:
         arrived.episode.sent.add(arrived.seq, arrived.tick, actions)
         now_ns = self._clock.now_ns()
         chunk = response.chunk
-        self._meters.tick(self._meter, arrived.seq, arrived.timer, arrived.deadline_ns, chunk.request_id, chunk.timing)
+        asyncio.get_running_loop().call_soon(  # once the transport has begun to send
+            self._meters.tick, self._meter, arrived.seq, arrived.timer, arrived.deadline_ns, now_ns, chunk
+        )
         self._delay.add((now_ns - arrived.timer.arrived_ns) / 1e9)
         self._recovering = False
         self._current = None

@@ -154,18 +154,20 @@ class ControlSession:
 
         Raises:  ResourceExhausted: there is not, with the numbers, and the rate that would fit.
         """
-        settings = self._settings
+        settings, measuring = self._settings, self._runner.measuring
+        await measuring.first(settings.model, settings.task, settings.options)
         try:
             self._session_id = await self._admit(takes_over)
         except ResourceExhausted:
-            if not await self._runner.measuring.again(settings.model, settings.task, settings.options):
+            if not await measuring.again(settings.model, settings.task, settings.options):
                 raise
             self._session_id = await self._admit(takes_over)
         return self._session_id
 
     async def _admit(self, takes_over: str) -> str:
         settings = self._settings
-        rate = ControlRate(settings.task, settings.admitted_hz, settings.options, takes_over)
+        budget_s = settings.budget_ms / 1e3
+        rate = ControlRate(settings.task, settings.admitted_hz, settings.options, takes_over, budget_s)
         return await self._runner.dispatcher.open_session(
             settings.model.name, client=self._context.peer(), control=rate
         )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mstar_rt.errors import FailedPrecondition, InvalidArgument
+from mstar_rt.errors import FailedPrecondition, InvalidArgument, nearest
 from mstar_rt.model import CameraSpec, ParamValue, PolicySpec, ServedModel, TaskSpec
-from mstar_rt.model.anytime import check_anytime, fewest_steps
+from mstar_rt.model.anytime import MIN_DENOISE_STEPS, NUM_DENOISE_STEPS, check_anytime, fewest_steps
 from mstar_rt.model.guidance_bound import GUIDED_MODES, check_guidance
 from mstar_rt.model.policy import NO_CHUNKING
 from mstar_rt.protos import control_pb2 as wire
@@ -25,6 +25,8 @@ SESSION_OPTIONS = (
     "schedule", "max_guidance_weight",
 )  # fmt: skip
 """Options of the policy's task that messages of the stream have fields for."""
+FIELDS = (*SESSION_OPTIONS, "control_hz", "replan_every", "budget_ms", "anytime", "ensemble_decay", "epoch")
+"""A name that is nearly one of these is hardly meant as an option of the policy."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,7 @@ def _params(
     chunking: Chunking | None,
 ) -> dict[str, ParamValue]:
     """Checked, as far as they are known before the first observation."""
-    for name in SESSION_OPTIONS:
-        if name in opening.model_options:
-            raise InvalidArgument(f"option {name!r} is a field of the control session, not one of its model_options")
+    _check_names(opening, policy, task)
     params: dict[str, ParamValue] = {}
     add_model_options(params, opening.model_options)
     if opening.HasField("num_denoise_steps"):
@@ -164,6 +164,23 @@ def _params(
     if chunking is not None and chunking.mode in GUIDED_MODES:
         _check_guidance(values)
     return params
+
+
+def _check_names(opening: wire.OpenControl, policy: PolicySpec, task: TaskSpec) -> None:
+    known = [spec.name for spec in task.params]
+    for name in opening.model_options:
+        if name in SESSION_OPTIONS or (name in FIELDS and name not in known):
+            raise InvalidArgument(f"option {name!r} is a field of the control session, not one of its model_options")
+        if name in known:
+            continue
+        if name == MIN_DENOISE_STEPS and policy.anytime_task is not None:
+            raise InvalidArgument(
+                f"{name} says how far anytime may go, which is not set: set anytime (and budget_ms), or leave {name} "
+                f"out; without anytime all {NUM_DENOISE_STEPS} are run"
+            )
+        raise InvalidArgument(
+            f"{opening.model}.{task.name}: unknown option {name!r}, {nearest(name, {*known, *FIELDS})}"
+        )
 
 
 def _check_guidance(values: Mapping[str, ParamValue | None]) -> None:
