@@ -138,6 +138,19 @@ def test_heartbeats_are_only_sent_when_due() -> None:
     assert [heartbeats.due(ns) for ns in (0, 499_999_999, 500_000_000, 500_000_001, 10**9)] == [None, None, 1, None, 2]
 
 
+def test_who_was_not_run_for_long_asks_again_before_it_calls_the_server_silent() -> None:
+    heartbeats = Heartbeats(2.0, now_ns=0)
+    second_ns = 10**9
+    assert heartbeats.due(second_ns) == 1
+    silent = []
+    for now_s in (10.0, 10.5, 11.0, 11.5):
+        silent.append(heartbeats.is_silent(int(now_s * second_ns)))
+        heartbeats.due(int(now_s * second_ns))
+    assert silent == [False, False, False, True]
+    heartbeats.heard()
+    assert not heartbeats.is_silent(12 * second_ns)
+
+
 def test_attempts_are_further_and_further_apart() -> None:
     backoff = Backoff()
     assert [backoff.next_s() for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

@@ -16,6 +16,7 @@ class Heartbeats:
         self._last_sent_ns = now_ns
         self._asked_ns: int | None = None
         """When the oldest heartbeat was sent since the last sign of life."""
+        self._num_asked = 0
         self._number = 0
 
     def heard(self) -> None:
@@ -27,13 +28,17 @@ class Heartbeats:
             return None
         self._last_sent_ns = now_ns
         if self._asked_ns is None:
-            self._asked_ns = now_ns
+            self._asked_ns, self._num_asked = now_ns, 0
+        self._num_asked += 1
         self._number += 1
         return self._number
 
     def is_silent(self, now_ns: int) -> bool:
-        """Nothing has come since a heartbeat that was sent longer ago than the timeout."""
-        return self._asked_ns is not None and now_ns - self._asked_ns > self._timeout_ns
+        """Nothing has come since a heartbeat that was sent longer ago than the timeout, nor since as many as are sent
+        in that time: who was not run meanwhile has not read what came, and asks again first."""
+        if self._asked_ns is None or now_ns - self._asked_ns <= self._timeout_ns:
+            return False
+        return self._num_asked >= BEATS_PER_TIMEOUT
 
 
 class Backoff:
