@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-cuda lint bench clean
+.PHONY: setup demo test test-cuda test-clients lint bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,19 @@ test: setup
 
 test-cuda: setup
 	$(BIN)/python -m pytest -m cuda -o addopts='-q --import-mode=importlib'
+
+# Other projects' own clients, each in an environment of its own that sees the project's torch, numpy and grpc.
+CLIENTS := $(VENV)/clients
+
+test-clients: setup $(CLIENTS)/lerobot/.installed $(CLIENTS)/openpi/.installed
+	$(BIN)/python -m pytest -m clients -o addopts='-q --import-mode=importlib' tests/clients
+
+$(CLIENTS)/%/.installed: tests/clients/%-requirements.txt
+	test -x $(CLIENTS)/$*/bin/python || $(BIN)/python -m venv $(CLIENTS)/$*
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+		"$$($(CLIENTS)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth"
+	$(CLIENTS)/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .

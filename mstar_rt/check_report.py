@@ -16,6 +16,8 @@ from mstar_rt.model import PolicySpec, ServedModel, VectorSpec
 from mstar_rt.placement import Placement, Ranks
 from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
 from mstar_rt.process_settings import check_awake_permitted, check_permitted
+from mstar_rt.server.compat.described import described
+from mstar_rt.server.compat.mapping import Mapping as DialectMapping
 
 
 def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placement: Placement) -> Iterator[str]:
@@ -41,6 +43,8 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
     for name, model in models.items():
         if model.policy is not None:
             yield from _policy(name, model.policy)
+    for dialect in config.dialects:
+        yield from described(DialectMapping(dialect, models[dialect.model]))
     for name in models:
         if len(placement.ranks_of(name)) > 1:
             yield from _crossings(placement, name, [task.walks for task in models[name].tasks])

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from mstar_rt import __version__
 from mstar_rt.config import load_deployment, log_level
+from mstar_rt.connection_arguments import add_connection_arguments, connection
 from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 from mstar_rt.top.arguments import add_arguments
 
-BENCHMARKS = ("runtime", "rollout", "plan", "control", "mixed", "window", "jitter", "soak")
+BENCHMARKS = ("runtime", "rollout", "plan", "control", "dialects", "mixed", "window", "jitter", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start a deployment and serve it over gRPC")
     serve.add_argument("config", help="deployment file, e.g. configs/tabletop.yaml")
     serve.add_argument("--port", type=int, help="instead of the port in the file; 0 takes a free one")
+    serve.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond loopback without TLS or tokens: whoever reaches it may use it",
+    )
     serve.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # stop when this process ends
     serve.set_defaults(run=_serve)
 
@@ -79,7 +85,15 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("address", nargs="?", default="127.0.0.1:50051", help="host:port of a server")
     trace.add_argument("--out", required=True, help="the file to write; open it on https://ui.perfetto.dev")
     trace.add_argument("--last-s", type=float, help="only what ended within so many seconds")
+    add_connection_arguments(trace)
     trace.set_defaults(run=_trace)
+
+    replay = commands.add_parser("replay", help="a recorded control session against a server: the first difference")
+    replay.add_argument("file", help="what a control session with record=FILE has written")
+    replay.add_argument("--address", default="127.0.0.1:50051", help="host:port of a server")
+    replay.add_argument("--model", help="a policy of that server, instead of the one that was recorded")
+    add_connection_arguments(replay)
+    replay.set_defaults(run=_replay)
 
     demo = commands.add_parser(
         "demo", help="simulated robots, driven by a served policy and by plans in a world model", add_help=False
@@ -124,6 +138,8 @@ def _start_and_serve(args: argparse.Namespace) -> int:
         if not 0 <= args.port <= 65535:
             raise ConfigError(f"--port is {args.port}, expected 0 to 65535")
         config = dataclasses.replace(config, server=dataclasses.replace(config.server, port=args.port))
+    if args.insecure:
+        config = dataclasses.replace(config, server=dataclasses.replace(config.server, insecure=True))
     asyncio.run(serve(config))
     return 0
 
@@ -131,13 +147,16 @@ def _start_and_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace, _: list[str]) -> int:
     from mstar_rt.check_report import report
     from mstar_rt.launch import declare_models, edge_config, place_models, watch_config
+    from mstar_rt.server.compat.listeners import check_dialects
     from mstar_rt.server.edge import check_edge_config
     from mstar_rt.server.trace_dumps import check_trace_folder
 
     config = load_deployment(args.config)
     models = declare_models(config)
     placement = place_models(config, models)
-    check_edge_config(edge_config(config))
+    edge = edge_config(config)
+    check_edge_config(edge)
+    check_dialects(edge.dialects, models, tls=edge.tls, insecure=edge.insecure)
     if trace_dir := watch_config(config).trace_dir:
         check_trace_folder(Path(trace_dir))
     for model in models.values():
@@ -185,7 +204,7 @@ def _trace(args: argparse.Namespace, _: list[str]) -> int:
     from mstar_rt.client import connect
     from mstar_rt.trace_file import write_chrome_trace
 
-    with connect(args.address) as client:
+    with connect(args.address, **connection(args)) as client:
         trace = client.trace(args.last_s)
     write_chrome_trace(args.out, trace.processes)
     num_spans = sum(len(spans) for spans in trace.processes.values())
@@ -193,6 +212,12 @@ def _trace(args: argparse.Namespace, _: list[str]) -> int:
     for process in trace.silent:
         print(f"mstar-rt: {process} did not answer, it may be in a long step: ask again", file=sys.stderr)
     return 0
+
+
+def _replay(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.client.recording.command import run
+
+    return run(args)
 
 
 def _demo(_: argparse.Namespace, rest: list[str]) -> int:

@@ -18,7 +18,9 @@ from typing import Any
 import yaml
 
 from mstar_rt.config_admission import AdmissionConfig, check_admission
+from mstar_rt.config_dialects import DialectConfig, check_dialects
 from mstar_rt.config_process import ProcessConfig, check_process
+from mstar_rt.config_server import ServerConfig, check_server
 from mstar_rt.errors import ConfigError, nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -29,32 +31,6 @@ SCHEDULING = ("deadline", "fcfs", "round_robin")
 
 PATH_OPTIONS = ("config", "tokenizer", "norm_stats")
 """Options of any model family that name a file, or files by name."""
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """The network edge. `port` 0 takes a free one. Binding beyond loopback needs `insecure: true`.
-
-    `drain_timeout_s` is how long a server that is told to stop lets running requests finish. `max_unread_mb` is how
-    much of one request's answer may wait for a client that does not read.
-
-    `metrics_port` serves Prometheus metrics at http://host:metrics_port/metrics (0 takes a free port; None: nowhere).
-    A control tick that misses its deadline leaves a trace of all processes in the folder `trace_dir` ("": nowhere).
-    `otlp_endpoint` is the address of an OpenTelemetry collector, e.g. http://127.0.0.1:4318 ("": none).
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 50051
-    reflection: bool = False
-    insecure: bool = False
-    max_message_mb: int = 64
-    drain_timeout_s: float = 10.0
-    max_unread_mb: int = 64
-    metrics_port: int | None = None
-    trace_dir: str = ""
-    otlp_endpoint: str = ""
-    process: ProcessConfig = field(default_factory=ProcessConfig)
-    keep_cpus_awake: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,8 +100,9 @@ class DeploymentConfig:
     models: tuple[ModelConfig, ...]
     workers: tuple[WorkerConfig, ...] = (WorkerConfig(rank=0),)
     placement: tuple[PlacementRule, ...] = ()
-    server: ServerConfig = ServerConfig()
+    server: ServerConfig = field(default_factory=ServerConfig)
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    dialects: tuple[DialectConfig, ...] = ()
     warmup_timeout_s: float = 300.0
     base_dir: str = "."
 
@@ -215,15 +192,9 @@ def _check(config: DeploymentConfig, where: str) -> None:
             raise ConfigError(f"{where}.placement[{index}].nodes is empty, name nodes or '*'")
         if not rule.walks:
             raise ConfigError(f"{where}.placement[{index}].walks is empty, name walks or '*'")
-    if not 0 <= config.server.port <= 65535:
-        raise ConfigError(f"{where}.server.port is {config.server.port}, expected 0 to 65535")
-    if not 1 <= config.server.max_message_mb <= 1024:
-        raise ConfigError(f"{where}.server.max_message_mb is {config.server.max_message_mb}, expected 1 to 1024")
-    if not 1 <= config.server.max_unread_mb <= 65536:
-        raise ConfigError(f"{where}.server.max_unread_mb is {config.server.max_unread_mb}, expected 1 to 65536")
-    _check_watching(config.server, f"{where}.server")
+    check_server(config.server, f"{where}.server")
     check_admission(config.admission, f"{where}.admission")
-    check_process(config.server.process, f"{where}.server.process")
+    check_dialects(config.dialects, [model.name for model in config.models], f"{where}.dialects")
 
 
 def _check_worker(worker: WorkerConfig, where: str) -> None:
@@ -248,16 +219,6 @@ def _check_worker(worker: WorkerConfig, where: str) -> None:
     if not 0 <= worker.lower_class_share < 1:
         raise ConfigError(f"{where}.lower_class_share is {worker.lower_class_share:g}, expected 0 up to below 1")
     check_process(worker.process, f"{where}.process")
-
-
-def _check_watching(server: ServerConfig, where: str) -> None:
-    if server.metrics_port is not None:
-        if not 0 <= server.metrics_port <= 65535:
-            raise ConfigError(f"{where}.metrics_port is {server.metrics_port}, expected 0 to 65535")
-        if server.metrics_port and server.metrics_port == server.port:
-            raise ConfigError(f"{where}.metrics_port is {server.metrics_port}, as is port: choose another one")
-    if server.otlp_endpoint and not server.otlp_endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"{where}.otlp_endpoint is {server.otlp_endpoint!r}, expected e.g. 'http://127.0.0.1:4318'")
 
 
 def _check_timeout(value_s: float, label: str, least: float | None = None) -> None:
@@ -301,12 +262,23 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _convert(typing.get_args(hint)[0], value, where)
     if origin is dict:
+        item = typing.get_args(hint)[1]
+        if isinstance(value, dict) and dataclasses.is_dataclass(item):
+            return {name: _convert(item, v, f"{where}.{name}") for name, v in value.items()}
         hint = dict
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is not Any and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
         raise ConfigError(f"{where} is {value!r}, expected {hint.__name__}")
     return value
+
+
+def connection_environment() -> dict[str, str]:
+    """How a command reaches a server, by the name of `connect`'s argument: what MSTAR_TOKEN and MSTAR_TLS_CA_FILE,
+    MSTAR_TLS_CERT_FILE and MSTAR_TLS_KEY_FILE say."""
+    names = ("token", "tls_ca_file", "tls_cert_file", "tls_key_file")
+    found = {name: os.environ.get(f"MSTAR_{name.upper()}", "") for name in names}
+    return {name: value for name, value in found.items() if value}
 
 
 def log_level() -> str:

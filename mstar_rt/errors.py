@@ -27,6 +27,12 @@ class InvalidArgument(MstarError):
     code = "INVALID_ARGUMENT"
 
 
+class Unauthenticated(MstarError):
+    """The server takes calls with a token only, and this one has none or a wrong one."""
+
+    code = "UNAUTHENTICATED"
+
+
 class NotFound(MstarError):
     """A model, task, walk or session of that name does not exist."""
 
@@ -104,7 +110,7 @@ class SharedMemoryExhausted(ResourceExhausted):
 ERRORS_BY_CODE: dict[str, type[MstarError]] = {
     kind.code: kind
     for kind in (
-        InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted, Unavailable,
+        InvalidArgument, Unauthenticated, NotFound, FailedPrecondition, ResourceExhausted, Unavailable,
         DeadlineExceeded, Cancelled, Unimplemented, Internal,
     )
 }  # fmt: skip

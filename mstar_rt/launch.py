@@ -27,6 +27,7 @@ from mstar_rt.placement import PlacedModel, Placement, place
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
 from mstar_rt.server.tensor_port import Readers
+from mstar_rt.server.tls import TlsFiles
 from mstar_rt.server.warmup import WarmUps
 from mstar_rt.server.watching import WatchConfig, watched
 from mstar_rt.supervision import Process, Supervisor, start_worker
@@ -239,6 +240,7 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
         try:
             async with watched(watch_config(config), dispatcher, clock) as deployment.metrics_address:
                 deployment.edge = await start_edge(edge_config(config), models, dispatcher)
+                deployment.edge.dialects.on_failed = deployment.fail
                 supervising = deployment.supervise_workers()
                 try:
                     yield deployment
@@ -276,6 +278,7 @@ async def _serve(config: DeploymentConfig) -> None:
         loop.add_signal_handler(signal_number, ask)
     async with running_deployment(config) as deployment:
         deployment.at_once = at_once
+        deployment.edge.dialects.on_kill = asked.set
         ready = asyncio.ensure_future(deployment.wait_until_serving())
         stopping = asyncio.ensure_future(asked.wait())
         await _first_of(ready, stopping)
@@ -286,6 +289,8 @@ async def _serve(config: DeploymentConfig) -> None:
             gc.freeze()
             process_settings.apply(config.server.process, spare_children=True)
             print(f"mstar-rt serves {', '.join(deployment.models)} on {deployment.address}", flush=True)
+            for listener in deployment.edge.dialects.listeners:
+                print(f"mstar-rt serves {listener.name}", flush=True)
             if deployment.metrics_address:
                 print(f"mstar-rt shows its metrics on {deployment.metrics_address}", flush=True)
             await _first_of(stopping, deployment.failure)
@@ -324,7 +329,22 @@ def edge_config(config: DeploymentConfig) -> EdgeConfig:
         reflection=server.reflection,
         insecure=server.insecure,
         max_message_bytes=server.max_message_mb * 2**20,
+        tls=tls_files(config),
+        tokens_file=config.resolve(server.tokens_file),
+        max_messages_per_s=config.admission.max_messages_per_s_per_client,
+        dialects=tuple(
+            dataclasses.replace(dialect, api_keys_file=config.resolve(dialect.api_keys_file))
+            for dialect in config.dialects
+        ),
     )
+
+
+def tls_files(config: DeploymentConfig) -> TlsFiles | None:
+    server = config.server
+    if not server.tls_cert_file:
+        return None
+    cert, key, client_ca = map(config.resolve, (server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file))
+    return TlsFiles(cert, key, client_ca)
 
 
 def watch_config(config: DeploymentConfig) -> WatchConfig:
@@ -332,6 +352,9 @@ def watch_config(config: DeploymentConfig) -> WatchConfig:
     return WatchConfig(
         deployment=config.name,
         host=server.host,
+        insecure=server.insecure,
+        tls=tls_files(config),
+        tokens_file=config.resolve(server.tokens_file),
         metrics_port=server.metrics_port,
         trace_dir=config.resolve(server.trace_dir),
         otlp_endpoint=server.otlp_endpoint,

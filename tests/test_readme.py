@@ -70,6 +70,30 @@ def test_the_client_script_brings_the_robot_to_its_goal(address: str, capsys: py
 
 
 @pytest.mark.system
+def test_an_environment_is_driven_recorded_and_replayed(
+    policy_address: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = blocks("docs/robots.md", "python")
+    drives, maps, reads = (
+        next(code for code in page if what in code) for what in ("record=", "GymMapping", "RecordingR")
+    )
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in (drives, maps):
+        exec(code.replace("127.0.0.1:50051", policy_address), names)
+    said = capsys.readouterr().out
+    assert said.startswith("1 episode, ")
+    assert "success 1.00" in said
+    assert said.endswith("1.0 of 2\n")
+    exec(reads, names)
+    num_chunks = len(capsys.readouterr().out.splitlines())
+    (command,) = re.findall(r"^mstar-rt (replay .*)$", (ROOT / "docs/robots.md").read_text(), re.MULTILINE)
+    assert main(command.replace("127.0.0.1:50051", policy_address).split()) == 0
+    shown = next(text for text in blocks("docs/robots.md", "text") if "bit for bit" in text)
+    assert capsys.readouterr().out == re.sub(r"\b\d+ chunks", f"{num_chunks} chunks", shown)
+
+
+@pytest.mark.system
 def test_any_task_runs_by_its_name(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = blocks("docs/serving.md", "python")
     with connect(address) as client:

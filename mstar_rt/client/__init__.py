@@ -20,6 +20,7 @@ from mstar_rt.client.control.delay_estimate import DelayEstimate
 from mstar_rt.client.control.results import ActionChunk, ControlEvent, ControlStats
 from mstar_rt.client.control.robot_schema import CameraSchema, PolicyInfo, RobotSchema, VectorSchema
 from mstar_rt.client.control.session import ControlSession
+from mstar_rt.client.recording.writer import Recording
 from mstar_rt.client.results import (
     Encoding,
     Histogram,
@@ -73,6 +74,7 @@ __all__ = [
     "PlanImprovement",
     "PolicyInfo",
     "QueuedChunk",
+    "Recording",
     "RobotAction",
     "RobotSchema",
     "RolloutDone",

@@ -18,17 +18,25 @@ from mstar_rt.client.asynchronous_tasks import AsyncTaskSession, AsyncTaskStream
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.control.asynchronous_session import AsyncControlSession
 from mstar_rt.client.control.opening import OpensControl
+from mstar_rt.client.credentials import IN_CLEAR, Credentials
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
 from mstar_rt.protos import runtime_pb2
 
 
-def connect_async(address: str = "127.0.0.1:50051") -> AsyncClient:
+def connect_async(
+    address: str = "127.0.0.1:50051",
+    *,
+    tls_ca_file: str | None = None,
+    tls_cert_file: str | None = None,
+    tls_key_file: str | None = None,
+    token: str | None = None,
+) -> AsyncClient:
     """An asyncio client of the server at `address` ("host:port"). Connects when first used, and again when it
-    must.
+    must. See `connect`.
     """
-    return AsyncClient(address)
+    return AsyncClient(address, Credentials(tls_ca_file, tls_cert_file, tls_key_file, token))
 
 
 class AsyncClient(OpensControl[AsyncControlSession]):
@@ -36,9 +44,9 @@ class AsyncClient(OpensControl[AsyncControlSession]):
 
     _control_session = AsyncControlSession
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
         self.address = arguments.address(address)
-        self._connection = Connection(grpc.aio.insecure_channel, address)
+        self._connection = Connection(credentials.opener(grpc.aio), address)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -16,17 +16,31 @@ from mstar_rt.client.blocking_tasks import TaskSession, TaskStream
 from mstar_rt.client.channel import ON_CALLERS_THREAD, Connection
 from mstar_rt.client.control.opening import OpensControl
 from mstar_rt.client.control.session import ControlSession
+from mstar_rt.client.credentials import IN_CLEAR, Credentials
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
 from mstar_rt.protos import runtime_pb2, world_model_pb2
 
 
-def connect(address: str = "127.0.0.1:50051") -> Client:
+def connect(
+    address: str = "127.0.0.1:50051",
+    *,
+    tls_ca_file: str | None = None,
+    tls_cert_file: str | None = None,
+    tls_key_file: str | None = None,
+    token: str | None = None,
+) -> Client:
     """A client of the server at `address` ("host:port"). Connects when first used, and again whenever it
     must.
+
+    `tls_ca_file` is a PEM file with the authority that signed the server's certificate, or with that certificate
+    itself, and makes the connection one with TLS; `tls_cert_file` and `tls_key_file` are the client's own, for servers
+    that ask for them. `token` goes with every call. Files are read now.
+
+    Raises:  InvalidArgument: they do not fit together, a file cannot be used.
     """
-    return Client(address)
+    return Client(address, Credentials(tls_ca_file, tls_cert_file, tls_key_file, token))
 
 
 class Client(OpensControl[ControlSession]):
@@ -40,9 +54,9 @@ class Client(OpensControl[ControlSession]):
 
     _control_session = ControlSession
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
         self.address = arguments.address(address)
-        self._connection = Connection(grpc.insecure_channel, address, ON_CALLERS_THREAD)
+        self._connection = Connection(credentials.opener(grpc), address, ON_CALLERS_THREAD)
 
     def __enter__(self) -> Client:
         return self

@@ -7,10 +7,9 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2_grpc
 
+from mstar_rt.client.credentials import Option
 from mstar_rt.errors import FailedPrecondition
 from mstar_rt.protos import runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
-
-Option = tuple[str, int]
 
 OPTIONS: list[Option] = [
     ("grpc.max_receive_message_length", -1),
@@ -40,7 +39,7 @@ call starts a thread to wait for it, which was measured to cost 0.2 ms.
 
 
 class Connection:
-    """The services of one channel, until it is closed. `open_channel` is grpc's or grpc.aio's `insecure_channel`.
+    """The services of one channel, until it is closed. `open_channel` is of `Credentials`.
 
     Raises:  FailedPrecondition: a service is asked for after that.
     """

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import msgspec
+
 from mstar_rt.clock import Clock
 from mstar_rt.conductor.admission_costs import CostBook, Estimate, Kind, TaskCosts
 from mstar_rt.conductor.admission_queue import CLASSES, RequestQueues
@@ -64,8 +66,10 @@ class Admission:
         most = self._config.max_sessions_per_client
         if opened.client and self._sessions_of[opened.client] >= most:
             self._num_refused["client_limit"] += 1
-            raise ResourceExhausted(f"this connection has {most} sessions open, at most {most} may be: close some")
+            raise ResourceExhausted(f"this client has {most} sessions open, at most {most} may be: close some")
         if opened.rate_hz:
+            if not self._may_take_over(opened):
+                opened = msgspec.structs.replace(opened, takes_over="")
             try:
                 self._reservations.reserve(opened, self._clock.now_ns())
             except ResourceExhausted:
@@ -75,6 +79,11 @@ class Admission:
         if opened.client:
             self._sessions_of[opened.client] += 1
             self._client_of[opened.session_id] = opened.client
+
+    def _may_take_over(self, opened: OpenSession) -> bool:
+        """Only who has a name can be told from others: who reconnects has another address. Names hold no colon."""
+        holder = self._client_of.get(opened.takes_over, opened.client)
+        return holder == opened.client or (":" in holder and ":" in opened.client)
 
     def close_session(self, session_id: str) -> None:
         """Idempotent."""
@@ -111,7 +120,7 @@ class Admission:
         if submit.client and self._requests_of[submit.client] >= most:
             self._num_refused["client_limit"] += 1
             raise ResourceExhausted(
-                f"{most} requests of this connection have no answer yet, at most {most} may: wait for some of them"
+                f"{most} requests of this client have no answer yet, at most {most} may: wait for some of them"
             )
         cost_ns = self._cost_ns(state, estimate)
         try:

@@ -187,7 +187,7 @@ class SharedMemoryOffer(_message.Message):
     def __init__(self, region: _Optional[str] = ..., pid: _Optional[int] = ..., fd: _Optional[int] = ..., num_bytes: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class ControlOpened(_message.Message):
-    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup", "shared_memory_refused", "max_message_bytes")
+    __slots__ = ("session_id", "action_horizon", "schema", "admitted_hz", "shared_memory", "epoch", "warmup", "shared_memory_refused", "max_message_bytes", "seed")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_HORIZON_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,7 @@ class ControlOpened(_message.Message):
     WARMUP_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     action_horizon: int
     schema: RobotSchema
@@ -206,10 +207,11 @@ class ControlOpened(_message.Message):
     warmup: _request_pb2.Timing
     shared_memory_refused: _request_pb2.ErrorDetail
     max_message_bytes: int
-    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., shared_memory_refused: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    seed: int
+    def __init__(self, session_id: _Optional[str] = ..., action_horizon: _Optional[int] = ..., schema: _Optional[_Union[RobotSchema, _Mapping]] = ..., admitted_hz: _Optional[float] = ..., shared_memory: _Optional[bool] = ..., epoch: _Optional[int] = ..., warmup: _Optional[_Union[_request_pb2.Timing, _Mapping]] = ..., shared_memory_refused: _Optional[_Union[_request_pb2.ErrorDetail, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Observation(_message.Message):
-    __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns", "delay")
+    __slots__ = ("seq", "epoch", "images", "masked_cameras", "state", "budget_ms", "executed_index", "executed_chunk_seq", "previous_actions", "noise", "client_time_ns", "delay", "wants_chunk")
     class ImagesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +231,7 @@ class Observation(_message.Message):
     NOISE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     DELAY_FIELD_NUMBER: _ClassVar[int]
+    WANTS_CHUNK_FIELD_NUMBER: _ClassVar[int]
     seq: int
     epoch: int
     images: _containers.MessageMap[str, _tensor_pb2.Image]
@@ -241,7 +244,8 @@ class Observation(_message.Message):
     noise: _tensor_pb2.Tensor
     client_time_ns: int
     delay: int
-    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., images: _Optional[_Mapping[str, _tensor_pb2.Image]] = ..., masked_cameras: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., budget_ms: _Optional[float] = ..., executed_index: _Optional[int] = ..., executed_chunk_seq: _Optional[int] = ..., previous_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., noise: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., client_time_ns: _Optional[int] = ..., delay: _Optional[int] = ...) -> None: ...
+    wants_chunk: bool
+    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., images: _Optional[_Mapping[str, _tensor_pb2.Image]] = ..., masked_cameras: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., budget_ms: _Optional[float] = ..., executed_index: _Optional[int] = ..., executed_chunk_seq: _Optional[int] = ..., previous_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., noise: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., client_time_ns: _Optional[int] = ..., delay: _Optional[int] = ..., wants_chunk: _Optional[bool] = ...) -> None: ...
 
 class ActionChunk(_message.Message):
     __slots__ = ("answers_seq", "epoch", "actions", "delay_assumed", "num_denoise_steps", "timing", "client_time_ns", "instruction_index", "request_id", "flags")

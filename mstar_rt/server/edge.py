@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
+import logging
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mstar_rt.clock import Clock, MonotonicClock
+from mstar_rt.config_dialects import DialectConfig
 from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.server.access import Keys, check_reachable, exposure
+from mstar_rt.server.compat.lerobot.service import add_lerobot
+from mstar_rt.server.compat.listeners import Dialects
 from mstar_rt.server.control.service import RobotService
+from mstar_rt.server.control.sessions import ControlSessions
 from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.guard import GuardInterceptor
 from mstar_rt.server.parsing import ParsingInterceptor
+from mstar_rt.server.rates import MessageRates
 from mstar_rt.server.runtime_service import SERVED, RuntimeService
 from mstar_rt.server.task_runner import TaskRunner
 from mstar_rt.server.tasks import TasksService
+from mstar_rt.server.tls import TlsFiles, server_credentials
 from mstar_rt.server.unserved import GenerationService
 from mstar_rt.server.world_model import WorldModelService
 
 UNSERVED = ("mstar.v1.Generation",)
+HANDSHAKE_TIMEOUT_MS = 10_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EdgeConfig:
     """Where and how to listen.
 
-    `port` 0 takes a free one. `insecure` allows an address that other machines can reach: there is no TLS and
-    no authentication, so whoever can reach it can use it. `max_message_bytes` bounds a request: 16 MiB hold
-    348 frames of [64, 64, 3] or 111 of [224, 224, 3] uint8.
+    `port` 0 takes a free one. `insecure` allows an address that other machines can reach without `tls` or
+    `tokens_file`: whoever can reach it can use it. `max_message_bytes` bounds a request: 16 MiB hold 348 frames of
+    [64, 64, 3] or 111 of [224, 224, 3] uint8. `max_messages_per_s` is of one client; None: any number. Files that
+    `dialects` name are absolute.
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +55,10 @@ class EdgeConfig:
     reflection: bool = False
     max_message_bytes: int = 16 << 20
     insecure: bool = False
+    tls: TlsFiles | None = None
+    tokens_file: str = ""
+    max_messages_per_s: float | None = None
+    dialects: tuple[DialectConfig, ...] = ()
     keepalive_time_ms: int = 10_000
     keepalive_timeout_ms: int = 4_000
 
@@ -54,6 +70,8 @@ class Edge:
     server: grpc.aio.Server
     host: str
     port: int
+    sessions: ControlSessions
+    dialects: Dialects = field(default_factory=Dialects)
 
     @property
     def address(self) -> str:
@@ -61,7 +79,7 @@ class Edge:
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuse new calls, give running ones `grace_s`, then cancel them."""
-        await self.server.stop(grace_s)
+        await asyncio.gather(self.dialects.stop(grace_s), self.server.stop(grace_s))
 
     async def wait(self) -> None:
         await self.server.wait_for_termination()
@@ -76,24 +94,39 @@ async def start_edge(
     """Listen and serve; `dispatcher.run()` must be running, or nothing is ever answered.
 
     Raises:  FailedPrecondition: the port is in use.  ConfigError: an address that may not or cannot be
-             listened on.
+             listened on, keys or certificates that cannot be used.
     """
     clock = clock or MonotonicClock()
-    check_edge_config(config)
-    server = grpc.aio.server(interceptors=[ParsingInterceptor()], options=_options(config))
+    keys, credentials = check_edge_config(config)
+    rates = MessageRates(config.max_messages_per_s, clock, dispatcher.meters.counters)
+    knows_clients = config.tls is not None and bool(config.tls.client_ca)
+    guard = GuardInterceptor(keys, rates, dispatcher.meters.counters, knows_clients)
+    server = grpc.aio.server(interceptors=[guard, ParsingInterceptor()], options=_options(config))
     runner = TaskRunner(models, dispatcher, clock)
     world_model_pb2_grpc.add_WorldModelServicer_to_server(WorldModelService(runner), server)
     task_pb2_grpc.add_TasksServicer_to_server(TasksService(runner), server)
     runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
     runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
-    control_pb2_grpc.add_RobotServicer_to_server(RobotService(runner, clock, config.max_message_bytes), server)
+    sessions = ControlSessions(runner, clock, config.max_message_bytes)
+    control_pb2_grpc.add_RobotServicer_to_server(RobotService(sessions), server)
+    add_lerobot(server, sessions, config.dialects, models)
     generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(), server)
     await _add_health(server, dispatcher)
     if config.reflection:
         reflection.enable_server_reflection((*SERVED, *UNSERVED, reflection.SERVICE_NAME), server)
-    port = await _bind(server, config)
+    port = await _bind(server, config, credentials)
+    if warning := exposure(
+        config.host, has_tls=config.tls is not None, has_keys=keys is not None, knows_clients=knows_clients
+    ):
+        _log.warning(warning)
+    dialects = Dialects(config.dialects, models, sessions, rates, config.tls, config.insecure)
+    try:
+        await dialects.start()
+    except BaseException:
+        await server.stop(None)  # its port is bound already
+        raise
     await server.start()
-    return Edge(server, config.host, port)
+    return Edge(server, config.host, port, sessions, dialects)
 
 
 def _options(config: EdgeConfig) -> list[tuple[str, int]]:
@@ -113,32 +146,27 @@ def _options(config: EdgeConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ]
 
 
-def check_edge_config(config: EdgeConfig) -> None:
+def check_edge_config(config: EdgeConfig) -> tuple[Keys | None, grpc.ServerCredentials | None]:
+    """What clients are checked with; None: they are not.
+
+    Raises:  ConfigError: see `start_edge`.
+    """
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"port is {config.port}, expected 0 (any free one) to 65535")
     if config.max_message_bytes < 1024:
         raise ConfigError(f"max_message_bytes is {config.max_message_bytes}, expected at least 1024")
-    if not config.insecure and not _is_loopback(config.host):
-        raise ConfigError(
-            f"host {config.host!r} can be reached from other machines and the server has no TLS or authentication: "
-            "listen on 127.0.0.1, or set insecure to allow it"
-        )
+    has_tls, has_keys = config.tls is not None, bool(config.tokens_file)
+    check_reachable(config.host, has_tls=has_tls, has_keys=has_keys, insecure=config.insecure)
+    keys = Keys.load(config.tokens_file, "tokens_file") if config.tokens_file else None
+    return keys, server_credentials(config.tls) if config.tls is not None else None
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def _bind(server: grpc.aio.Server, config: EdgeConfig) -> int:
+async def _bind(server: grpc.aio.Server, config: EdgeConfig, credentials: grpc.ServerCredentials | None) -> int:
     """gRPC does not say why it could not bind, so the address is tried first."""
     target = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
     try:
@@ -148,7 +176,7 @@ async def _bind(server: grpc.aio.Server, config: EdgeConfig) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
-        return server.add_insecure_port(target)
+        return server.add_insecure_port(target) if credentials is None else server.add_secure_port(target, credentials)
     except RuntimeError:
         raise _port_in_use(config) from None
     except OSError as error:

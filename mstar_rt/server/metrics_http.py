@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from mstar_rt.errors import ConfigError, FailedPrecondition
+from mstar_rt.server.access import Keys
 from mstar_rt.server.metrics_text import CONTENT_TYPE, pieces_of
 from mstar_rt.server.stats import Collected
 
@@ -23,18 +25,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class MetricsServer:
-    """Several scrapes at once share one collection."""
+    """Several scrapes at once share one collection. With `keys` they need one, as `Authorization: Bearer`."""
 
     collect: Callable[[], Awaitable[Collected]]
+    keys: Keys | None = None
     port: int = 0
     _server: asyncio.Server | None = None
     _scrape: asyncio.Task[bytes] | None = None
     _calls: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Raises:  FailedPrecondition: the port is in use.  ConfigError: it cannot be listened on."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+            self._server = await asyncio.start_server(
+                self._serve, host, port, limit=MAX_REQUEST_BYTES, ssl=tls,
+                ssl_handshake_timeout=REQUEST_TIMEOUT_S if tls is not None else None,
+            )  # fmt: skip
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise FailedPrecondition(
@@ -69,8 +75,9 @@ class MetricsServer:
         try:
             status, body = await self._answer(reader)
             content_type = CONTENT_TYPE if status is HTTPStatus.OK else "text/plain; charset=utf-8"
+            asks = "WWW-Authenticate: Bearer\r\n" if status is HTTPStatus.UNAUTHORIZED else ""
             head = (
-                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
+                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n{asks}"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
@@ -88,6 +95,8 @@ class MetricsServer:
                 head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return HTTPStatus.BAD_REQUEST, b"expected GET /metrics\n"
+        if self.keys is not None and self.keys.name_of_bearer(_authorization(head)) is None:
+            return HTTPStatus.UNAUTHORIZED, b"expected Authorization: Bearer with one of this server's tokens\n"
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":
@@ -99,3 +108,11 @@ class MetricsServer:
         except Exception:
             _log.exception("the metrics could not be made")
             return HTTPStatus.INTERNAL_SERVER_ERROR, b"the metrics could not be made; the server's log has why\n"
+
+
+def _authorization(head: bytes) -> str | None:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"authorization":
+            return value.strip().decode(errors="replace")
+    return None

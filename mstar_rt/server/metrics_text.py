@@ -44,6 +44,7 @@ FAMILIES = {
         "requests_running": Family("Requests that run or wait"),
         "sessions": Family("Sessions that keep state in the runtime"),
         "control_sessions": Family("Robots whose streams are open"),
+        "calls_refused": Family("Calls without a good token, messages over a client's rate", ("reason",), counter=True),
         "bytes_held": Family("Shared memory held by inputs that workers have still to read"),
     },
     "conductor": {

@@ -15,6 +15,7 @@ from mstar_rt.errors import (
 )
 from mstar_rt.protos import world_model_pb2 as wire
 from mstar_rt.server.answering import Context, error_detail
+from mstar_rt.server.clients import client_name
 from mstar_rt.server.dispatch import new_id
 from mstar_rt.server.inputs import context_tensors
 from mstar_rt.server.partial_check import check_given_tensors
@@ -67,13 +68,13 @@ class WorldModelSession:
         self._check_order(message)
         if message.WhichOneof("command") != "open":
             raise FailedPrecondition("the first message of a session must be `open`, with the name of the model")
-        self._settings: SessionSettings = settings_from(self._runner, message.open, self._context.peer())
+        self._settings: SessionSettings = settings_from(self._runner, message.open, client_name(self._context))
         self._session_id = await self._runner.dispatcher.open_session(
             self._settings.model.name, client=self._settings.client
         )
         self._commands = SessionCommands(self._runner, self._settings, self._session_id, self._write)
         self._meter = self._runner.dispatcher.meters.sessions.open(
-            self._session_id, "world_model", self._settings.model.name, self._context.peer()
+            self._session_id, "world_model", self._settings.model.name, client_name(self._context)
         )
         try:
             await self._reply(message.message_id, opened=wire.WorldModelOpened(session_id=self._session_id))

@@ -10,6 +10,7 @@ from mstar_rt.protos.arrays import array_from_tensor, fill_tensor
 from mstar_rt.protos.task_pb2_grpc import TasksServicer
 from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.call_timer import CallTimer
+from mstar_rt.server.clients import client_name
 from mstar_rt.server.inputs import TaskInput, add_model_options
 from mstar_rt.server.request_stream import RequestStream
 from mstar_rt.server.task_runner import TaskRunner
@@ -22,7 +23,7 @@ class TasksService(TasksServicer):
 
     async def Run(self, request: wire.TaskRequest, context: Context) -> None:  # noqa: N802
         async with Answering(context) as request_id:
-            await self._run(request, context.write, request_id, None, context.time_remaining(), context.peer())
+            await self._run(request, context.write, request_id, None, context.time_remaining(), client_name(context))
 
     async def Session(self, requests: AsyncIterator[wire.TaskRequest], context: Context) -> None:  # noqa: N802
         async with Answering(context):
@@ -32,14 +33,14 @@ class TasksService(TasksServicer):
             if first is None:
                 return
             self._runner.model(first.model)
-            session_id = await dispatcher.open_session(first.model, client=context.peer())
+            session_id = await dispatcher.open_session(first.model, client=client_name(context))
 
-            meter = dispatcher.meters.sessions.open(session_id, "tasks", first.model, context.peer())
+            meter = dispatcher.meters.sessions.open(session_id, "tasks", first.model, client_name(context))
 
             async def run(request: wire.TaskRequest, request_id: str, write: Write) -> None:
                 timer = self._runner.timer()
                 try:
-                    await self._run(request, write, request_id, session_id, None, context.peer())
+                    await self._run(request, write, request_id, session_id, None, client_name(context))
                 except MstarError as error:
                     meter.command(timer, error)
                     raise

@@ -10,6 +10,7 @@ from mstar_rt.protos import request_pb2, world_model_pb2
 from mstar_rt.protos.world_model_pb2_grpc import WorldModelServicer
 from mstar_rt.server.answering import Answering, Context
 from mstar_rt.server.answers import encode_answer, plan_answers, rollout_answers
+from mstar_rt.server.clients import client_name
 from mstar_rt.server.inputs import (
     TaskInput,
     context_tensors,
@@ -73,7 +74,7 @@ class WorldModelService(WorldModelServicer):
             await WorldModelSession(self._runner, context).run()
 
     def _serving(self, options: request_pb2.RequestOptions, arrived_ns: int, context: Context) -> ServingOptions:
-        return self._runner.serving_options(options, arrived_ns, context.time_remaining(), context.peer())
+        return self._runner.serving_options(options, arrived_ns, context.time_remaining(), client_name(context))
 
 
 def output_names(model: ServedModel, task: str) -> list[str]:

@@ -15,6 +15,7 @@ from rich.live import Live
 
 from mstar_rt.client import Client, connect
 from mstar_rt.clock import Clock, MonotonicClock
+from mstar_rt.connection_arguments import connection
 from mstar_rt.errors import ConfigError, Unavailable
 from mstar_rt.top.figures import Figures, figures
 from mstar_rt.top.snapshot import Snapshot, take
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace, out: TextIO | None = None, sleep: Callable[[fl
     if not console.is_terminal:
         console = Console(file=out, width=PIPE_COLUMNS)
     clock = MonotonicClock()
-    with connect(args.address) as client:
+    with connect(args.address, **connection(args)) as client:
         before = take(client, clock)
         sleep(args.period_s)
         if args.json or args.once or not console.is_terminal:

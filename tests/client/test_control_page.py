@@ -87,4 +87,11 @@ def test_the_page_has_every_event() -> None:
     table = PAGE.split("`session.events` is")[1].split("###")[0]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
     of_the_server = {name.removeprefix("KIND_").lower() for name in control_pb2.ControlEvent.Kind.keys()[1:]}
-    assert told == of_the_server | {"connected", "connection_lost", "overwritten", "refused", "flagged"}
+    assert told == of_the_server | {
+        "connected",
+        "connection_lost",
+        "overwritten",
+        "refused",
+        "flagged",
+        "recording_ended",
+    }

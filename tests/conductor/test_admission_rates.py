@@ -201,6 +201,23 @@ def test_the_sum_never_exceeds_the_bound_and_the_rate_that_is_named_fits(
             assert rig.used(rank) <= 0.8 + 1e-6
 
 
+def test_a_client_that_has_a_name_takes_no_place_of_another_ones() -> None:
+    """Whoever may look at the sessions knows their names. An address tells nobody from others: it changes."""
+    rig = warm()
+    lost = rig.open(60.0, client="arm-1")
+    assert isinstance(lost, str)
+    refused(rig.open(60.0, client="arm-2", takes_over=lost))
+    refused(rig.open(60.0, client="ipv4:10.0.0.9:5", takes_over=lost))
+    assert not isinstance(rig.submit("act", criticality="control", client=lost), RequestFailed), "it has its place"
+    back = rig.open(60.0, client="arm-1", takes_over=lost)
+    assert isinstance(back, str)
+    rig.close(back)
+    rig.close(lost)
+    lost = rig.open(60.0, client="ipv4:10.0.0.9:5")
+    assert isinstance(lost, str)
+    assert isinstance(rig.open(60.0, client="ipv4:10.0.0.9:6", takes_over=lost), str)
+
+
 def test_a_robot_that_comes_back_gets_its_own_place() -> None:
     """The server may not have noticed yet that its last connection is gone."""
     rig = warm()

@@ -85,6 +85,23 @@ class AsyncControlSession:
         asyncio.get_running_loop().call_soon(self._turned)
         return action
 
+    async def act_in_lockstep(
+        self,
+        timeout_s: float,
+        images: Mapping[str, Picture],
+        state: Numbers | None = None,
+        *,
+        masked_cameras: Sequence[str] = (),
+        noise: Numbers | None = None,
+    ) -> RobotAction:
+        """See `ControlSession.act_in_lockstep`."""
+        waiting_s = arguments.waiting_s(timeout_s)
+        seq = self._state.observe_in_lockstep(Seen(images, state, masked_cameras, noise))
+        self._to_send.set()
+        if seq is not None:
+            await self.wait_for_chunk(seq, waiting_s)
+        return self._state.take()
+
     async def send(
         self,
         images: Mapping[str, Picture],
@@ -255,7 +272,7 @@ class AsyncControlSession:
             while True:
                 await self._to_send.wait()
                 self._to_send.clear()
-                while state.connected and (message := state.outbox.pop()) is not None:
+                while state.connected and (message := state.next_message()) is not None:
                     await call.write(message)
 
     async def _drop(self) -> None:
@@ -264,4 +281,4 @@ class AsyncControlSession:
         self._changed()
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        self._known.shared.close()
+        await asyncio.to_thread(self._known.close)

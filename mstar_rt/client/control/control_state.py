@@ -13,6 +13,7 @@ from mstar_rt.client import answers, arguments
 from mstar_rt.client.control.action_queue import ActionQueue, QueuedChunk, RobotAction
 from mstar_rt.client.control.arrivals import UNANSWERED, actions_from, event_from
 from mstar_rt.client.control.delay_estimate import DelayEstimate
+from mstar_rt.client.control.filling import Filling
 from mstar_rt.client.control.in_flight import Asked, InFlight
 from mstar_rt.client.control.liveness import Backoff, Heartbeats
 from mstar_rt.client.control.observation import ObservationForm, Seen
@@ -21,6 +22,7 @@ from mstar_rt.client.control.results import MAX_RECORDED, ActionChunk, ControlEv
 from mstar_rt.client.control.robot_schema import PolicyInfo
 from mstar_rt.client.control.settings import ControlSettings
 from mstar_rt.client.control.shared_path import SharedPath
+from mstar_rt.client.recording.tape import Tape
 from mstar_rt.clock import Clock
 from mstar_rt.errors import (
     DeadlineExceeded,
@@ -28,16 +30,15 @@ from mstar_rt.errors import (
     InvalidArgument,
     MstarError,
     NotFound,
+    Unauthenticated,
     Unavailable,
     Unimplemented,
 )
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos.arrays import tensor_from_array
 
-PERMANENT = (InvalidArgument, NotFound, FailedPrecondition, Unimplemented)
+PERMANENT = (InvalidArgument, Unauthenticated, NotFound, FailedPrecondition, Unimplemented)
 """Connecting again would end in the same."""
-REST_OF_MESSAGE_BYTES = 32 << 10
-"""Of an observation besides its images: state, noise, previous actions."""
 
 
 class ControlState:
@@ -61,9 +62,12 @@ class ControlState:
         self._longest_delay = settings.longest_delay(policy)
         self._clock = clock
         schema = settings.schema or policy.schema
-        self._form = ObservationForm(schema, policy)
         self.shared = SharedPath(settings.shared_memory, address, schema.cameras)
+        self._filling = Filling(ObservationForm(schema, policy), self.shared)
         self.record = Recorder(self.shared)
+        self._tape = None
+        if settings.record is not None:
+            self._tape = Tape(settings.record, policy, address, clock, self.shared)
         self._delay = DelayEstimate()
         self._backoff = Backoff()
         self._heartbeats = Heartbeats(settings.heartbeat_timeout_s, clock.now_ns())
@@ -76,7 +80,6 @@ class ControlState:
         self._ticks_since_observation: int | None = None
         self._num_acts = 0
         self._num_attempts = 0
-        self._max_message_bytes = 0
 
     # ---- the connection
 
@@ -99,7 +102,7 @@ class ControlState:
             opening.takes_over = self.session_id
         if (offer := self.shared.offer()) is not None:
             opening.shared_memory.CopyFrom(offer)
-        return wire.ControlRequest(open=opening)
+        return self._taped(wire.ControlRequest(open=opening))
 
     def lost(self, error: MstarError) -> float | None:
         """The connection has ended. Returns the seconds until the next attempt; None: there is none, `fault` says
@@ -127,8 +130,21 @@ class ControlState:
             self.outbox.command(wire.ControlRequest(heartbeat=wire.Heartbeat(number=number)))
         return None
 
+    def next_message(self) -> wire.ControlRequest | None:
+        """What is to be sent now; None: nothing waits."""
+        message = self.outbox.pop()
+        return None if message is None else self._taped(message)
+
+    def close(self) -> None:
+        """Nothing is sent any more. Idempotent."""
+        self.shared.close()
+        if self._tape is not None:
+            self._tape.close()
+
     def received(self, response: wire.ControlResponse) -> None:
         self._heartbeats.heard()
+        if self._tape is not None:
+            self._tape.received(response)
         kind = response.WhichOneof("message")
         if kind == "opened":
             self._opened(response.opened)
@@ -141,7 +157,7 @@ class ControlState:
         self.shared.answered(opened)
         self.connected = True
         self.session_id = opened.session_id
-        self._max_message_bytes = opened.max_message_bytes
+        self._filling.max_message_bytes = opened.max_message_bytes
         self.record.num_connections += 1
         self._backoff.succeeded()
         self._heartbeats = Heartbeats(self.settings.heartbeat_timeout_s, self._clock.now_ns())
@@ -156,14 +172,35 @@ class ControlState:
             with contextlib.suppress(Unavailable):  # it is due in the next tick, too
                 self.send(seen)
         else:
-            self._form.check(seen)
+            self._filling.check(seen)
+        return self.take()
+
+    def observe_in_lockstep(self, seen: Seen) -> int | None:
+        """A tick of a world that stands still until its chunk is there, so that no clock decides what is due: the
+        observation is sent once `replan_every` actions of the newest chunk are executed. Returns the seq to wait for
+        before `take`; None: there is none.
+
+        Raises:  as `send`.
+        """
+        num_executed = self.queue.executed_index + 1
+        if not self.has_answer or self.queue.num_remaining == 0 or num_executed >= (self.settings.replan_every or 1):
+            return self.send(seen, wants_chunk=True)
+        if self.policy.num_observations > 1:
+            self.send(seen, wants_chunk=False)
+        else:
+            self._filling.check(seen)
+        return None
+
+    def take(self) -> RobotAction:
+        """The action that is due now; the end of a control tick."""
         if self._ticks_since_observation is not None:
             self._ticks_since_observation += 1
         self._num_acts += 1
         return self._take()
 
-    def send(self, seen: Seen) -> int:
-        """Send this observation, due or not; returns its seq.
+    def send(self, seen: Seen, wants_chunk: bool | None = None) -> int:
+        """Send this observation, due or not; returns its seq. `wants_chunk` None: that is up to the server, by
+        `replan_every`, and a newer observation may take its place while it waits to be sent.
 
         Raises:  InvalidArgument: it does not fit the schema, or is longer than what the server takes.  Unavailable:
         there is no connection, or no shared memory, now.
@@ -173,13 +210,18 @@ class ControlState:
         now_ns = self._clock.now_ns()
         request = wire.ControlRequest()
         observation = request.observation
-        self._fill(observation, seen)
+        self.record.num_shared += self._filling.fill(observation, seen, self._last_seq + 1)
         if self.queue.newest_seq is None and self.queue.num_consumed > 0 and not self._waits():
             self._in_flight.clear()
             self.queue.start_ticks()
         self._last_seq += 1
         observation.seq, observation.epoch, observation.client_time_ns = self._last_seq, self._epoch, now_ns
-        replaced = self.outbox.observe(request)
+        replaced = None
+        if wants_chunk is None:
+            replaced = self.outbox.observe(request)
+        else:
+            observation.wants_chunk = wants_chunk
+            self.outbox.command(request)
         if replaced is not None:
             self._in_flight.dropped(replaced)
             self.shared.give_back(replaced)
@@ -189,31 +231,6 @@ class ControlState:
         self._ticks_since_observation = 0
         self.record.num_observations += 1
         return self._last_seq
-
-    def _fill(self, observation: wire.Observation, seen: Seen) -> None:
-        seq = self._last_seq + 1
-        slot = self.shared.take(seq)
-        try:
-            self._form.fill(observation, seen, slot)
-            self._check_length(seen, shared=slot is not None)
-        except BaseException:
-            self.shared.give_back(seq)
-            raise
-        self.record.num_shared += slot is not None
-
-    def _check_length(self, seen: Seen, shared: bool) -> None:
-        """A message that the server does not take would end the connection, and each one after it in the same way."""
-        num_bytes = sum(
-            len(picture) if isinstance(picture, bytes) else 0 if shared else picture.nbytes
-            for picture in seen.images.values()
-        )
-        if 0 < self._max_message_bytes < num_bytes + REST_OF_MESSAGE_BYTES:
-            if self.shared.in_use and not any(isinstance(picture, bytes) for picture in seen.images.values()):
-                raise Unavailable("all shared memory is taken by observations on their way, wait until one is answered")
-            raise InvalidArgument(
-                f"the images have {num_bytes} bytes together, the server takes messages of {self._max_message_bytes}: "
-                "give JPEG files, or set max_message_mb in the server's deployment"
-            )
 
     def set_instruction(self, instruction: str) -> None:
         """From the next observation on.
@@ -377,6 +394,13 @@ class ControlState:
         self.queue.start_epoch(self._epoch, keep_actions)
         self._in_flight.clear()
         self._ticks_since_observation = None
+
+    def _taped(self, message: wire.ControlRequest) -> wire.ControlRequest:
+        if self._tape is not None:
+            self._tape.sent(message)
+            if why := self._tape.has_ended():
+                self._note(ControlEvent("recording_ended", None, self._epoch, why))
+        return message
 
     def _note(self, event: ControlEvent) -> None:
         self.record.events[event.kind] += 1

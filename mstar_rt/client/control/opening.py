@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Generic, Literal, TypeVar
 
 from mstar_rt.client.channel import Connection
@@ -9,6 +10,7 @@ from mstar_rt.client.control.robot_schema import RobotSchema
 from mstar_rt.client.control.settings import ControlSettings, hold_action
 from mstar_rt.client.control.shared_path import AUTO
 from mstar_rt.client.messages import Numbers
+from mstar_rt.client.recording.writer import Recording, recording_of
 
 Session = TypeVar("Session")
 
@@ -43,6 +45,7 @@ class OpensControl(Generic[Session]):
         heartbeat_timeout_s: float = 2.0,
         open_timeout_s: float = 30.0,
         shared_memory: bool | Literal["auto"] = AUTO,
+        record: str | os.PathLike[str] | Recording | None = None,
         **model_options: Any,
     ) -> Session:
         """A robot's session with a policy, to be used in `with` (`async with`). None: the default that is named here.
@@ -80,6 +83,8 @@ class OpensControl(Generic[Session]):
             shared_memory: raw images go through memory that the server reads, not through the connection. "auto": where
                 the server runs on this machine as this user, see `ControlStats.shared_memory`; True: or the session is
                 not opened; False: never.
+            record: a file to record the session in, for `mstar-rt replay`; behind the sessions that are in it already.
+                A `Recording` also says how long the file may become, 4 GiB otherwise. None: it is not recorded.
             model_options: further options that `describe` lists for the policy's task.
         Raises:  InvalidArgument, FailedPrecondition: the policy cannot do that; all that differs is in the message.
                  NotFound, Unavailable, ResourceExhausted: the server refuses, or is not there.
@@ -91,6 +96,6 @@ class OpensControl(Generic[Session]):
             replan_every=replan_every, budget_ms=budget_ms, num_denoise_steps=num_denoise_steps,
             anytime=anytime, seed=seed, hold=hold_action(hold), max_action_age_s=max_action_age_s,
             epoch=epoch, heartbeat_timeout_s=heartbeat_timeout_s, open_timeout_s=open_timeout_s,
-            shared_memory=shared_memory, model_options=model_options,
+            shared_memory=shared_memory, record=recording_of(record), model_options=model_options,
         )  # fmt: skip
         return self._control_session(self._connection, settings)  # type: ignore[call-arg]

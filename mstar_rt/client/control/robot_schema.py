@@ -151,6 +151,20 @@ def policy_info(policy: wire.PolicySchema) -> PolicyInfo:
     )
 
 
+def policy_message(policy: PolicyInfo) -> wire.PolicySchema:
+    """The inverse of `policy_info`."""
+    return wire.PolicySchema(
+        schema=robot_schema_message(policy.schema),
+        action_horizon=policy.action_horizon,
+        takes_instruction=policy.takes_instruction,
+        num_observations=policy.num_observations,
+        normalizations=policy.normalizations,
+        chunking=[MODES[name] for name in policy.chunking if name in MODES],
+        max_prefix_delay=policy.max_prefix_delay,
+        anytime=policy.anytime,
+    )
+
+
 def robot_schema_message(schema: RobotSchema) -> wire.RobotSchema:
     return wire.RobotSchema(
         cameras=[

@@ -99,6 +99,29 @@ class ControlSession:
             self._to_send.notify()
             return action
 
+    def act_in_lockstep(
+        self,
+        timeout_s: float,
+        images: Mapping[str, Picture],
+        state: Numbers | None = None,
+        *,
+        masked_cameras: Sequence[str] = (),
+        noise: Numbers | None = None,
+    ) -> RobotAction:
+        """One control tick of a world that stands still meanwhile, as a simulator can: where `replan_every` actions of
+        a chunk are executed (each one, without), the next chunk is waited for. With a seed, and with a `delay` of 0
+        where chunks go on from each other, what comes back depends on no clock. Not to be mixed with `act`.
+
+        Raises:  DeadlineExceeded: not within `timeout_s`.  MstarError: what became of the observation.
+        """
+        waiting_s = arguments.waiting_s(timeout_s)
+        with self._lock:
+            seq = self._state.observe_in_lockstep(Seen(images, state, masked_cameras, noise))
+            self._to_send.notify()
+            if seq is not None and not self._until(lambda: self._state.is_answered(seq), waiting_s):
+                raise DeadlineExceeded(f"observation {seq} was not answered within {timeout_s} s")
+            return self._state.take()
+
     def send(
         self,
         images: Mapping[str, Picture],
@@ -299,7 +322,7 @@ class ControlSession:
                 )
                 if number != self._number:
                     return
-                message = self._session.outbox.pop()
+                message = self._session.next_message()
             assert message is not None
             yield message
 
@@ -310,4 +333,4 @@ class ControlSession:
             self._ending.notify_all()
             self._news.notify_all()
         self._running.join()
-        self._session.shared.close()
+        self._session.close()

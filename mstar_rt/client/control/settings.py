@@ -12,6 +12,7 @@ from mstar_rt.client import arguments, messages
 from mstar_rt.client.control.action_queue import REPEAT_LAST
 from mstar_rt.client.control.robot_schema import MODES, PolicyInfo, RobotSchema, check_schema, robot_schema_message
 from mstar_rt.client.control.shared_path import AUTO
+from mstar_rt.client.recording.writer import Recording
 from mstar_rt.errors import FailedPrecondition, InvalidArgument, nearest
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos import request_pb2
@@ -58,6 +59,7 @@ class ControlSettings:
     heartbeat_timeout_s: float = 2.0
     open_timeout_s: float = 30.0
     shared_memory: bool | Literal["auto"] = AUTO
+    record: Recording | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

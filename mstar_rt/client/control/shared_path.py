@@ -9,6 +9,7 @@ from mstar_rt.client.control.robot_schema import CameraSchema
 from mstar_rt.client.control.shared_slots import SharedSlots, Slot, is_loopback
 from mstar_rt.errors import FailedPrecondition
 from mstar_rt.protos import control_pb2 as wire
+from mstar_rt.protos import tensor_pb2
 
 AUTO: Literal["auto"] = "auto"
 
@@ -59,6 +60,11 @@ class SharedPath:
         """It is known what became of this observation."""
         if self._slots is not None and seq is not None:
             self._slots.give_back(seq)
+
+    def read(self, ref: tensor_pb2.SharedMemoryRef) -> bytes:
+        """What a message that is not answered yet refers to."""
+        assert self._slots is not None, "a reference belongs to slots"
+        return self._slots.read(ref)
 
     def close(self) -> None:
         self.in_use = False

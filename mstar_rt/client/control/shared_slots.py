@@ -103,6 +103,10 @@ class SharedSlots:
         _GENERATION.pack_into(self._data, before, self._generation)
         ref.region, ref.offset, ref.num_bytes, ref.generation = self._name, offset, num_bytes, self._generation
 
+    def read(self, ref: tensor_pb2.SharedMemoryRef) -> bytes:
+        """Of a slot that is not given back."""
+        return bytes(self._data[ref.offset : ref.offset + ref.num_bytes])
+
     def close(self) -> None:
         """No server can map it any more. Idempotent."""
         if self._fd >= 0:

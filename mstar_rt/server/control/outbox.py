@@ -7,8 +7,8 @@ from collections import deque
 
 from mstar_rt.errors import ResourceExhausted
 from mstar_rt.protos import control_pb2 as wire
-from mstar_rt.server.answering import Context
 from mstar_rt.server.control.counters import ControlCounters
+from mstar_rt.server.control.stream import ControlStream
 
 MAX_UNWRITTEN = 256
 """Small messages that may wait for a robot that sends and does not read; chunks wait one at a time."""
@@ -19,8 +19,8 @@ class Outbox:
     write at a time.
     """
 
-    def __init__(self, context: Context, counters: ControlCounters) -> None:
-        self._context = context
+    def __init__(self, stream: ControlStream, counters: ControlCounters) -> None:
+        self._stream = stream
         self._counters = counters
         self._unwritten: deque[wire.ControlResponse] = deque()
         self._writing = asyncio.Lock()
@@ -42,7 +42,7 @@ class Outbox:
             self._counters.said(message)
         if len(messages) == 1 and not self._unwritten and not self._writing.locked():
             async with self._writing:  # without the detour of waking up another task
-                await self._context.write(messages[0])
+                await self._stream.write(messages[0])
             return
         self._unwritten.extend(messages)
         await self.written()
@@ -61,4 +61,4 @@ class Outbox:
     async def _write_next(self) -> None:
         async with self._writing:
             if self._unwritten:
-                await self._context.write(self._unwritten.popleft())
+                await self._stream.write(self._unwritten.popleft())

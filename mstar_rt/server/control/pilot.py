@@ -72,7 +72,7 @@ class Pilot:
         """A policy that sees a history sees every observation, also those that are overwritten."""
         if self._settings.policy.num_observations > 1 and not await self._see(arrived):
             return
-        if not arrived.episode.replanning.is_due(arrived.tick, arrived.timer.arrived_ns):
+        if not _is_due(arrived):
             self._say(events.NOT_DUE, arrived)
             return
         replaced = self._slot.put(arrived)
@@ -229,3 +229,9 @@ class Pilot:
         if kind in DROPPED_AS:
             self._meter.dropped[DROPPED_AS[kind]] += 1
         self._outbox.put(events.event(kind, arrived.episode.epoch, arrived.seq, replaced_by=replaced_by))
+
+
+def _is_due(arrived: Arrived) -> bool:
+    if arrived.message.HasField("wants_chunk"):
+        return arrived.message.wants_chunk
+    return arrived.episode.replanning.is_due(arrived.tick, arrived.timer.arrived_ns)

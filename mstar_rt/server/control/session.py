@@ -11,8 +11,9 @@ from mstar_rt.clock import Clock
 from mstar_rt.errors import FailedPrecondition, InvalidArgument, MstarError, ResourceExhausted
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.protos import request_pb2
-from mstar_rt.server.answering import Context, error_detail
+from mstar_rt.server.answering import error_detail
 from mstar_rt.server.call_timer import CallTimer
+from mstar_rt.server.clients import client_name
 from mstar_rt.server.control import events
 from mstar_rt.server.control.arrival import Arrived
 from mstar_rt.server.control.counters import ControlCounters
@@ -21,6 +22,7 @@ from mstar_rt.server.control.outbox import Outbox
 from mstar_rt.server.control.pilot import Pilot
 from mstar_rt.server.control.region import SharedRegion, map_region
 from mstar_rt.server.control.settings import ControlSettings, check_budget, settings_from
+from mstar_rt.server.control.stream import ControlStream
 from mstar_rt.server.dispatch import new_id
 from mstar_rt.server.metrics_sessions import SessionMeter
 from mstar_rt.server.sessions import ControlRate
@@ -36,11 +38,11 @@ class ControlSession:
     """
 
     def __init__(
-        self, runner: TaskRunner, context: Context, clock: Clock, counters: ControlCounters, max_message_bytes: int
+        self, runner: TaskRunner, stream: ControlStream, clock: Clock, counters: ControlCounters, max_message_bytes: int
     ) -> None:
         self._runner = runner
         self._max_message_bytes = max_message_bytes
-        self._context = context
+        self._stream = stream
         self._clock = clock
         self._counters = counters
         self._last_seq = -1
@@ -55,7 +57,7 @@ class ControlSession:
         """
         availability = self._runner.dispatcher.availability
         async with availability.until_closed():
-            first = await self._context.read()
+            first = await self._stream.read()
         if first is grpc.aio.EOF:
             return
         try:
@@ -121,13 +123,13 @@ class ControlSession:
         opening = message.open
         self._settings: ControlSettings = settings_from(self._runner, opening)
         self._runner.dispatcher.availability.check(self._settings.model.name)
-        self._outbox = Outbox(self._context, self._counters)
+        self._outbox = Outbox(self._stream, self._counters)
         session_id = await self._admitted(opening.takes_over)
         self._meter = self._runner.dispatcher.meters.sessions.open(
             session_id,
             "control",
             self._settings.model.name,
-            self._context.peer(),
+            client_name(self._stream),
             self._settings.admitted_hz,
             self._settings.budget_ms,
         )
@@ -145,9 +147,10 @@ class ControlSession:
             shared_memory_refused=refused,
             epoch=opening.epoch,
             max_message_bytes=self._max_message_bytes,
+            seed=self._settings.seed,
         )
         # To its end: a stream that fails during its first write cannot say why.
-        await self._context.write(wire.ControlResponse(opened=opened))
+        await self._stream.write(wire.ControlResponse(opened=opened))
 
     async def _admitted(self, takes_over: str) -> str:
         """The name of the session, for which there is time on every rank.
@@ -169,7 +172,7 @@ class ControlSession:
         budget_s = settings.budget_ms / 1e3
         rate = ControlRate(settings.task, settings.admitted_hz, settings.options, takes_over, budget_s)
         return await self._runner.dispatcher.open_session(
-            settings.model.name, client=self._context.peer(), control=rate
+            settings.model.name, client=client_name(self._stream), control=rate
         )
 
     def _release(self) -> None:
@@ -182,7 +185,7 @@ class ControlSession:
         """Returns why the region that is offered is not used: the robot then sends bytes."""
         if opening.HasField("shared_memory"):
             try:
-                self._region = map_region(opening.shared_memory, self._context.peer())
+                self._region = map_region(opening.shared_memory, self._stream.peer())
                 # The pilot decodes an observation when it computes it, and is through with it before the next one.
                 self._region.reuse_copies = self._settings.policy.num_observations == 1
             except MstarError as error:
@@ -194,7 +197,7 @@ class ControlSession:
     async def _read(self) -> bool:
         """Take messages in; True once the robot closes, False once it just stops sending."""
         async with self._runner.dispatcher.availability.until_closed():
-            while (message := await self._context.read()) is not grpc.aio.EOF:
+            while (message := await self._stream.read()) is not grpc.aio.EOF:
                 kind = message.WhichOneof("message")
                 if kind == "observation":
                     await self._observe(message.observation)

@@ -67,7 +67,11 @@ def settings_from(runner: TaskRunner, opening: wire.OpenControl) -> ControlSetti
     """Raises:  NotFound.  InvalidArgument: an option is wrong.  FailedPrecondition: the model is no policy, or the
     robot does not fit it.
     """
-    model = runner.model(opening.model)
+    return settings_for(runner.model(opening.model), opening)
+
+
+def settings_for(model: ServedModel, opening: wire.OpenControl) -> ControlSettings:
+    """Raises:  as `settings_from` does."""
     policy = model.policy
     if policy is None:
         raise FailedPrecondition(

@@ -1,0 +1,1 @@
+"""A control session in one file, and that file against a server."""

@@ -1,0 +1,1 @@
+"""The ZeroMQ protocol of GR00T's policy server."""

@@ -1,0 +1,1 @@
+"""LeRobot's asynchronous inference, /transport.AsyncInference/*, for RobotClient as it is."""
