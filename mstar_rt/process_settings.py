@@ -10,12 +10,16 @@ import resource
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import FailedPrecondition
 
 LATENCY_DEVICE = "/dev/cpu_dma_latency"
 THREADS = "/proc/self/task"
+MESSENGER = "ZMQbg"
+"""How ZeroMQ names its threads."""
+HIGHEST = 99
 CALLING_THREAD = 0
 
 
@@ -31,6 +35,9 @@ def pin(settings: ProcessConfig) -> None:
 def apply(settings: ProcessConfig, spare_children: bool = False) -> None:
     """To every thread of this process, and those that they start later; `spare_children`: processes and threads that
     the calling thread starts do not run in real time.
+
+    Threads that take messages in and send them are one priority higher: a thread that computes step after step and
+    shares a core with them would otherwise keep them from running, and never hear of what is more urgent.
 
     Raises:  FailedPrecondition: the kernel refuses, and why.
     """
@@ -106,6 +113,10 @@ def _apply_to(thread: int, settings: ProcessConfig, spares_children: bool) -> No
         policy = os.SCHED_FIFO | (os.SCHED_RESET_ON_FORK if spares_children else 0)
         try:
             os.sched_setscheduler(thread, policy, os.sched_param(settings.realtime_priority))
+            if _is_messenger(thread):
+                with contextlib.suppress(PermissionError):  # the limit rtprio may end here
+                    higher = min(settings.realtime_priority + 1, HIGHEST)
+                    os.sched_setscheduler(thread, policy, os.sched_param(higher))
         except PermissionError:
             limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
             raise FailedPrecondition(
@@ -113,6 +124,15 @@ def _apply_to(thread: int, settings: ProcessConfig, spares_children: bool) -> No
                 f"CAP_SYS_NICE, or the limit rtprio, now {limit}; in a container also the group's cpu.rt_runtime_us), "
                 "or take the option out"
             ) from None
+
+
+def _is_messenger(thread: int) -> bool:
+    if thread == CALLING_THREAD:
+        return False
+    try:
+        return Path(THREADS, str(thread), "comm").read_text().startswith(MESSENGER)
+    except FileNotFoundError:  # it has ended meanwhile
+        return False
 
 
 def _pin(thread: int, cpus: set[int]) -> None:

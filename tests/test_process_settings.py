@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from mstar_rt import process_settings
 from mstar_rt.config_process import ProcessConfig
@@ -52,6 +53,18 @@ def test_every_thread_runs_in_real_time(kernel: Kernel, another_thread: int) -> 
     apply(ProcessConfig(realtime_priority=7))
     assert {kernel.policies[another_thread], kernel.policies[threading.get_native_id()]} == {(os.SCHED_FIFO, 7)}
     assert set(kernel.policies) == {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def test_threads_that_carry_messages_go_before_the_one_that_computes(kernel: Kernel) -> None:
+    """On one core they would not be run between two steps at an equal priority: FIFO hands nothing over."""
+    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
+        socket.bind("inproc://messages")
+        names = {name: Path(f"/proc/self/task/{name}/comm").read_text() for name in os.listdir("/proc/self/task")}
+        messengers = {int(name) for name, comm in names.items() if comm.startswith("ZMQbg")}
+        apply(ProcessConfig(realtime_priority=7))
+    assert messengers
+    assert {kernel.policies[thread] for thread in messengers} == {(os.SCHED_FIFO, 8)}
+    assert kernel.policies[threading.get_native_id()] == (os.SCHED_FIFO, 7)
 
 
 def test_children_of_the_calling_thread_are_spared(kernel: Kernel, another_thread: int) -> None:
