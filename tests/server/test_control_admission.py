@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from control_stream import Robot, opened, policy_runtime
+from control_stream import Held, Robot, opened, policy_runtime
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_runtime import ToyRuntime
@@ -95,6 +95,21 @@ def test_what_comes_faster_than_was_admitted_is_served_like_a_plan(runtime: ToyR
         flags.append(list(robot.hear("chunk").flags))
     assert flags == [["toy"]] * BURST + [["toy", "over_rate"]] * 2
     assert [submit.criticality for submit in runtime.seen(Submit)] == ["control"] * BURST + ["planning"] * 2
+    robot.close()
+
+
+def test_a_robot_that_tries_again_too_soon_hears_why_others_go_first(
+    runtime: ToyRuntime, channel: grpc.Channel
+) -> None:
+    robot, held = opened(channel, control_hz=0.01), Held(runtime)
+    details = []
+    for seq in range(BURST + 1):
+        robot.observe(seq)
+        held.wait(seq + 1)
+        held.end(lambda job: job.fail("DEADLINE_EXCEEDED", "too late"))
+        details.append(robot.hear_event(wire.ControlEvent.KIND_DROPPED_LATE, seq).detail)
+    assert [detail.code for detail in details] == [""] * BURST + ["RESOURCE_EXHAUSTED"]
+    assert "sooner than the 0.01 chunks per second" in details[-1].message
     robot.close()
 
 

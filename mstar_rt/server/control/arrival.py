@@ -13,7 +13,7 @@ from mstar_rt.server.control.history import Window
 @dataclass(kw_only=True, eq=False)
 class Arrived:
     """`tick` is None if the observation does not say it. `window` ends with this observation; None: it is not decoded
-    yet. The instruction is the one that was in force at arrival.
+    yet. The instruction is the one that was in force at arrival. `over_rate`: it came sooner than the robot said.
     """
 
     message: wire.Observation
@@ -24,6 +24,7 @@ class Arrived:
     instruction: str
     instruction_index: int
     window: Window | None = None
+    over_rate: bool = False
 
     @property
     def seq(self) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 
 from mstar_rt.clock import Clock
-from mstar_rt.errors import Cancelled, DeadlineExceeded, Unavailable
+from mstar_rt.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 from mstar_rt.protos import control_pb2 as wire
 from mstar_rt.server.answering import error_detail
 from mstar_rt.server.control import events
@@ -134,9 +134,10 @@ class Pilot:
         with arrived.timer.decoding():
             continued = continuation(self._settings.chunking, arrived, self._delay)
             given = task_input(self._settings, arrived, continued)
-            in_time = self._pace.take(arrived.timer.arrived_ns)
+            arrived.over_rate = not self._pace.take(arrived.timer.arrived_ns)
             # What comes sooner than the robot said is served like a plan: others were promised the time.
-            serving = ServingOptions(arrived.deadline_ns, "control" if in_time else "planning", self._session_id)
+            criticality = "planning" if arrived.over_rate else "control"
+            serving = ServingOptions(arrived.deadline_ns, criticality, self._session_id)
             stream = self._runner.start(self._settings.model, given, serving, request_id)
         arrived.episode.replanning.begin(arrived.tick, arrived.timer.arrived_ns)
         self._stream = stream
@@ -145,7 +146,7 @@ class Pilot:
                 response, actions = await answer(stream, self._settings, arrived, given, continued)
         finally:
             self._stream = None
-        if not in_time:
+        if arrived.over_rate:
             response.chunk.flags.append(OVER_RATE)
         return response, actions
 
@@ -184,7 +185,7 @@ class Pilot:
         arrived.episode.replanning.fail()
         if isinstance(error, DeadlineExceeded):
             self._meters.tick_dropped(self._meter, arrived.seq, arrived.timer, request_id)
-            self._say(events.DROPPED_LATE, arrived)
+            self._say_dropped_late(arrived, request_id)
         elif isinstance(error, Unavailable):
             await self._recover(arrived, error, request_id)
         else:
@@ -224,6 +225,18 @@ class Pilot:
 
     def _fail(self, arrived: Arrived, error: Exception, request_id: str) -> None:
         self._outbox.put(events.failed(error, arrived.episode.epoch, arrived.seq, request_id))
+
+    def _say_dropped_late(self, arrived: Arrived, request_id: str) -> None:
+        """A robot tries again after a drop, sooner than it said: it has to hear that this makes it wait."""
+        detail = None
+        if arrived.over_rate:
+            error = ResourceExhausted(
+                f"it came sooner than the {self._settings.admitted_hz:.4g} chunks per second of this session, so "
+                "others went before it: give it a longer budget_ms, or open the session with a smaller replan_every"
+            )
+            detail = error_detail(error, request_id)
+        self._meter.dropped[DROPPED_AS[events.DROPPED_LATE]] += 1
+        self._outbox.put(events.event(events.DROPPED_LATE, arrived.episode.epoch, arrived.seq, detail=detail))
 
     def _say(self, kind: events.Kind, arrived: Arrived, replaced_by: int | None = None) -> None:
         if kind in DROPPED_AS:
