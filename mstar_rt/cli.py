@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="write what all processes of a running server did lately, for Perfetto")
     trace.add_argument("address", nargs="?", default="127.0.0.1:50051", help="host:port of a server")
     trace.add_argument("--out", required=True, help="the file to write; open it on https://ui.perfetto.dev")
-    trace.add_argument("--last-s", type=float, help="only what ended within so many seconds")
+    trace.add_argument("--last-s", type=float, help="only what ended within so many seconds, over 0, at most 86400")
     add_connection_arguments(trace)
     trace.set_defaults(run=_trace)
 

@@ -235,10 +235,12 @@ def _unique(values: list[Any], label: str) -> None:
 
 def _build(kind: type, data: Any, where: str) -> Any:
     """An instance of the frozen dataclass `kind` from a mapping."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where} is {data!r}, expected a mapping with keys of {kind.__name__}")
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}
+    if not isinstance(data, dict):
+        found = "empty" if data is None else repr(data)
+        keys = ", ".join(name for name in fields if name != "base_dir")
+        raise ConfigError(f"{where} is {found}, expected a mapping with keys {keys}")
     for key in data:
         if key not in fields:
             raise ConfigError(f"{where}: unknown key {key!r}, {nearest(str(key), set(fields) - {'base_dir'})}")

@@ -18,7 +18,8 @@ from mstar_rt import process_settings
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.conductor import Conductor
 from mstar_rt.config import DeploymentConfig
-from mstar_rt.errors import Internal, MstarError, Unavailable
+from mstar_rt.config_process import ProcessConfig
+from mstar_rt.errors import FailedPrecondition, Internal, MstarError
 from mstar_rt.freed_memory import keep_freed_memory
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
@@ -30,7 +31,7 @@ from mstar_rt.server.tensor_port import Readers
 from mstar_rt.server.tls import TlsFiles
 from mstar_rt.server.warmup import WarmUps
 from mstar_rt.server.watching import WatchConfig, watched
-from mstar_rt.supervision import Process, Supervisor, start_worker
+from mstar_rt.supervision import Process, Supervisor, out_of_time, start_worker
 from mstar_rt.transport import RELEASE_DELAY_S, ControlEndpoint, ZmqMesh, shared_memory_plane
 
 logger = logging.getLogger(__name__)
@@ -117,10 +118,7 @@ class Deployment:
             raise self.failure.result()
         self.has_served = self.has_served or serving.done()
         if not serving.done():
-            ends = "".join(f"; {each.last_end}" for each in self.supervisors.values() if each.last_end)
-            raise Unavailable(
-                f"the workers were not ready within warmup_timeout_s = {self.config.warmup_timeout_s:g}{ends}"
-            )
+            raise out_of_time(self.config.warmup_timeout_s, self.supervisors.values(), self.conductor)
 
     def fail(self, error: MstarError) -> None:
         """The deployment has to end."""
@@ -155,6 +153,7 @@ class Deployment:
                     self.config.warmup_timeout_s,
                     self.fail,
                     is_starting=lambda: not self.has_served,
+                    compiles=worker.compile,
                 )
         supervising = [self.keep_running(f"supervisor of rank {s.rank}", s.run()) for s in self.supervisors.values()]
         return [*supervising, self.keep_running("watch over the workers", self._watch_workers())]
@@ -307,13 +306,20 @@ def _permitted(config: DeploymentConfig) -> DeploymentConfig:
 
     Raises:  FailedPrecondition: the kernel refuses what the file asks for.
     """
-    process_settings.check_permitted(config.server.process)
+    _check_permitted(config.server.process, "server.process")
     workers = []
     for worker in config.workers:
-        process_settings.check_permitted(worker.process)
+        _check_permitted(worker.process, f"the worker of rank {worker.rank}, process")
         process = process_settings.inherited(worker.process, config.server.process)
         workers.append(dataclasses.replace(worker, process=process))
     return dataclasses.replace(config, workers=tuple(workers))
+
+
+def _check_permitted(process: ProcessConfig, whose: str) -> None:
+    try:
+        process_settings.check_permitted(process)
+    except FailedPrecondition as error:
+        raise FailedPrecondition(f"{whose}: {error}") from None
 
 
 async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from mstar_rt.clock import Clock
 from mstar_rt.config import DeploymentConfig, WorkerConfig, config_to_plain, worker_environment
-from mstar_rt.errors import FailedPrecondition, MstarError
+from mstar_rt.errors import FailedPrecondition, MstarError, Unavailable
 from mstar_rt.lifetime import START_FAILED
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ GOOD_LIFE_S = 60.0
 MAX_FIRST_LIVES = 3
 """So many workers of a rank may end before anything was served; then the deployment does."""
 
+ADVICE = "raise warmup_timeout_s if that takes longer"
 WHERE_TO_LOOK = "its log above says why, or the kernel's (dmesg) where it had no memory"
 
 
@@ -73,6 +74,7 @@ class Supervisor:
         cannot_start: Callable[[MstarError], None],
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         is_starting: Callable[[], bool] = lambda: False,
+        compiles: bool = False,
     ) -> None:
         self.rank = rank
         self.process: Process | None = None
@@ -84,6 +86,7 @@ class Supervisor:
         self._cannot_start = cannot_start
         self._sleep = sleep
         self._is_starting = is_starting
+        self._compiles = compiles
         self._started_ns = 0
         self._lost_for = ""
         self._was_ready = False
@@ -115,7 +118,12 @@ class Supervisor:
         """A worker that loads sends no heartbeats: it has `load_timeout_s`."""
         loading_s = (self._clock.now_ns() - self._started_ns) / 1e9
         if loading_s > self._load_timeout_s and not self._ranks.is_ready(self.rank):
-            self.kill(f"it was not ready within warmup_timeout_s = {self._load_timeout_s:g}")
+            self.kill(f"it was not ready within warmup_timeout_s = {self._load_timeout_s:g}: it {self.loads}; {ADVICE}")
+
+    @property
+    def loads(self) -> str:
+        """What it does before it is ready."""
+        return "was still loading or compiling (compile: true)" if self._compiles else "was still loading"
 
     @property
     def last_end(self) -> str:
@@ -176,6 +184,15 @@ def _named(status: int) -> str:
     with contextlib.suppress(ValueError):
         return f"{status} ({signal.Signals(-status).name})"
     return str(status)
+
+
+def out_of_time(timeout_s: float, supervisors: Collection[Supervisor], ranks: Ranks) -> Unavailable:
+    """What a start ends with that takes too long: which worker is to blame, and what to change."""
+    said = [each.last_end for each in supervisors if each.last_end]
+    if not said:
+        said = [f"rank {each.rank} {each.loads}" for each in supervisors if not ranks.is_ready(each.rank)]
+        said = [*(said or ["the models were still warming up"]), ADVICE]
+    return Unavailable(f"the workers were not ready within warmup_timeout_s = {timeout_s:g}: {'; '.join(said)}")
 
 
 class WorkerProcess:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mstar_rt.conductor.admission_samples import ENOUGH, FEW, Place, Samples, Use, sample_of, together
 from mstar_rt.message import ParamField, WalkDone
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec
+from mstar_rt.model.anytime import MIN_DENOISE_STEPS
 from mstar_rt.placement import Placement
 from mstar_rt.program import Program, ProgramLoop
 
@@ -46,7 +47,7 @@ class _Cached:
 
 
 class TaskCosts:
-    """One task of one model. `programs` are those of its walks."""
+    """One task of one model. `programs` are those of its walks. `may_do_less`: where time presses it costs less."""
 
     def __init__(self, task: TaskSpec, programs: Iterable[Program]) -> None:
         self._loops = {
@@ -61,6 +62,7 @@ class TaskCosts:
         self._options = [spec.name for spec in task.params if self._makes_a_variant(spec)]
         # A robot is promised what it asked for, also while time presses and fewer iterations are run.
         self._as_asked = task.criticality == "control"
+        self.may_do_less = any(spec.name == MIN_DENOISE_STEPS for spec in task.params)
         self._samples: OrderedDict[tuple[object, ...], Samples] = OrderedDict()
         self._default: Samples | None = None
         self._estimates: dict[tuple[Kind, int], _Cached] = {}

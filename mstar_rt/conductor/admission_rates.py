@@ -175,7 +175,19 @@ class Reservations:
             self._sharing.lower_share(rank),
         )
 
+    def _check_hope(self, wanted: Reservation) -> None:
+        """Whoever gives less than half of what a chunk takes would get none, ever. Half: the machine may have been busy
+        when it was measured."""
+        takes_s = sum(self._busy_s(wanted.use).values())
+        if wanted.deadline_s is None or wanted.costs.may_do_less or wanted.deadline_s >= takes_s / 2:
+            return
+        raise ResourceExhausted(
+            f"model {wanted.use.model!r} takes {1e3 * takes_s:.3g} ms for a chunk where nothing else runs, so none "
+            f"would come within budget_ms {1e3 * wanted.deadline_s:.3g}: give it more time, or options that cost less"
+        )
+
     def _check(self, wanted: Reservation, bound: float) -> None:
+        self._check_hope(wanted)
         used = self.utilisation_apart()
         fits = [
             ((bound - used.get(rank, 0.0)) / each_s, rank, each_s)

@@ -180,10 +180,10 @@ class Dispatcher:
     # ---- the whole runtime
 
     async def drain(self) -> int:
-        """Take nothing new; returns the number of requests that still run."""
+        """Take nothing new; returns the number of clients' requests that still run."""
         await self.availability.drain()
         self._tell_conductor(Drain())
-        return self.num_running
+        return sum(not stream.is_warmup for stream in self._requests.running.values())
 
     async def wait_until_answered(self) -> None:
         """Return once no handler has a request any more: every answer has been written."""

@@ -31,17 +31,24 @@ CollectTraces = Callable[[float], Awaitable[tuple[dict[str, bytes], list[str]]]]
 
 
 def check_trace_folder(folder: Path) -> None:
-    """Whether `folder` is, or could be made, what files can be written to; nothing is made.
+    """Whether `folder` is, or could be made, what files can be written to. It is tried, and nothing of that is left.
 
     Raises:  FailedPrecondition.
     """
     present = folder
-    while not os.path.exists(present) and present != present.parent:
+    while not os.path.lexists(present) and present != present.parent:
         present = present.parent
     if not present.is_dir():
         raise _unusable(folder, f"{present} is no folder")
     if not os.access(present, os.W_OK | os.X_OK):
         raise _unusable(folder, f"this user may not write to {present}")
+    try:
+        if present == folder:
+            _try_file(folder)
+        else:  # permissions do not tell of a file system that takes no folders, as /proc
+            os.rmdir(tempfile.mkdtemp(prefix=".mstar-rt-", dir=present))
+    except OSError as error:
+        raise _unusable(folder, f"nothing can be made in {present} ({error.strerror or error})") from error
 
 
 def make_trace_folder(folder: Path) -> None:
@@ -49,10 +56,15 @@ def make_trace_folder(folder: Path) -> None:
     check_trace_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"[]")
+        _try_file(folder)
     except OSError as error:
         raise _unusable(folder, error.strerror or str(error)) from error
+
+
+def _try_file(folder: Path) -> None:
+    """Raises:  OSError: none can be written there."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"[]")
 
 
 def _unusable(folder: Path, why: str) -> FailedPrecondition:

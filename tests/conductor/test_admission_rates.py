@@ -46,6 +46,16 @@ def test_sessions_are_admitted_until_the_rank_is_full_and_told_why_not() -> None
     assert (stats["refused/utilisation"], stats["control_sessions"]) == (2, 3)
 
 
+def test_who_gives_less_than_half_of_what_a_chunk_takes_is_told_so() -> None:
+    rig = warm()  # 12 ms a tick
+    assert refused(rig.open(5.0, deadline_s=0.0059)).message == (
+        "model 'm' takes 12 ms for a chunk where nothing else runs, so none would come within budget_ms 5.9: give it more "
+        "time, or options that cost less"
+    )
+    assert isinstance(rig.open(5.0, deadline_s=0.0061), str)
+    assert isinstance(rig.open(5.0, deadline_s=0.004, num_denoise_steps=5), str)
+
+
 def test_what_closes_makes_room_and_closes_once() -> None:
     rig = warm()
     first = rig.open(60.0)
