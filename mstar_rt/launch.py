@@ -94,6 +94,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.warm_ups = WarmUps(self.models, self.dispatcher, self.fail)
+        self.dispatcher.availability.starts_in_s = self.starts_in_s
 
     @property
     def address(self) -> str:
@@ -157,6 +158,13 @@ class Deployment:
                 )
         supervising = [self.keep_running(f"supervisor of rank {s.rank}", s.run()) for s in self.supervisors.values()]
         return [*supervising, self.keep_running("watch over the workers", self._watch_workers())]
+
+    def starts_in_s(self, model: str) -> float:
+        """How long until every node of the model has a rank again whose worker was at least started."""
+        if not self.supervisors:
+            return 0.0
+        places = self.placement.places(model)
+        return max(min(self.supervisors[rank].starts_in_s() for rank in place) for place in places)
 
     async def _watch_workers(self) -> None:
         """Kill workers that hang, for ever."""
@@ -309,7 +317,7 @@ def _permitted(config: DeploymentConfig) -> DeploymentConfig:
     _check_permitted(config.server.process, "server.process")
     workers = []
     for worker in config.workers:
-        _check_permitted(worker.process, f"the worker of rank {worker.rank}, process")
+        _check_permitted(worker.process, f"process of rank {worker.rank}")
         process = process_settings.inherited(worker.process, config.server.process)
         workers.append(dataclasses.replace(worker, process=process))
     return dataclasses.replace(config, workers=tuple(workers))

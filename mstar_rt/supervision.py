@@ -88,6 +88,7 @@ class Supervisor:
         self._is_starting = is_starting
         self._compiles = compiles
         self._started_ns = 0
+        self._next_start_ns = 0
         self._lost_for = ""
         self._was_ready = False
         self._num_lives = 0
@@ -105,6 +106,7 @@ class Supervisor:
             if self._lived_well():
                 delay_s = FIRST_RESTART_DELAY_S
             logger.error("%s; starting it again in %.1f s", reason, delay_s)
+            self._next_start_ns = self._clock.now_ns() + int(delay_s * 1e9)
             await self._sleep(delay_s)
             delay_s = min(2 * delay_s, LONGEST_RESTART_DELAY_S)
 
@@ -124,6 +126,10 @@ class Supervisor:
     def loads(self) -> str:
         """What it does before it is ready."""
         return "was still loading or compiling (compile: true)" if self._compiles else "was still loading"
+
+    def starts_in_s(self) -> float:
+        """How long until the next life begins, between two; else 0."""
+        return 0.0 if self.process is not None else max(0.0, (self._next_start_ns - self._clock.now_ns()) / 1e9)
 
     @property
     def last_end(self) -> str:

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "models"))
 from mstar_rt import launch, supervision
 from mstar_rt.client import connect_async
 from mstar_rt.config import DeploymentConfig, WorkerConfig, parse_deployment
+from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import FailedPrecondition, Internal, InvalidArgument, MstarError, Unavailable
 from mstar_rt.launch import Deployment, running_deployment, serve
 from mstar_rt.message import CancelRequest, Message, Release, Shutdown, StartWalk, WalkDone, WalkFailed, WorkerReady
@@ -302,6 +303,30 @@ async def test_a_worker_that_still_loads_does_not_hold_up_the_end(monkeypatch: p
     assert len(ScriptedWorker.lives) == 1
 
 
+async def test_a_refusal_says_when_the_worker_is_started_again(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment.supervisors[0], "starts_in_s", lambda: 3.9)
+    async with a_held_request(deployment.address) as (call, _):
+        ScriptedWorker.loads = True
+        ScriptedWorker.lives[-1].end(-9)
+        with pytest.raises(Unavailable, match="try again in 1 s"):
+            await call
+    with pytest.raises(Unavailable, match=r"is not serving: .*SIGKILL.*; try again in 3\.9 s") as refusal:
+        await run_once(deployment.address)
+    assert refusal.value.retry_after_s == pytest.approx(3.9)
+
+
+async def test_its_own_warm_up_is_no_request_that_a_server_lets_finish() -> None:
+    ScriptedWorker.holds = True
+    serving = asyncio.create_task(serve(config()))
+    await until(lambda: any(isinstance(message, StartWalk) for life in ScriptedWorker.lives for message in life.seen))
+    terminate()
+    async with asyncio.timeout(20):
+        await serving
+    assert not said
+
+
 async def test_a_second_signal_stops_at_once() -> None:
     async with a_server(drain_timeout_s=3600) as (serving, address), a_held_request(address) as (call, _):
         terminate()
@@ -336,6 +361,9 @@ def test_workers_ask_for_what_they_would_else_inherit_from_the_server() -> None:
 
 
 async def test_what_the_kernel_refuses_ends_the_start() -> None:
-    with pytest.raises(FailedPrecondition, match="cpus: this process cannot run on 4000"):
+    with pytest.raises(FailedPrecondition, match=r"^server\.process: cpus: .* cannot run on 4000"):
         await serve(config(process={"cpus": [4000]}))
+    refused = WorkerConfig(1, process=ProcessConfig(cpus=(4000,)))
+    with pytest.raises(FailedPrecondition, match=r"^process of rank 1: cpus: .* cannot run on 4000"):
+        await serve(dataclasses.replace(config(), workers=(WorkerConfig(0), refused)))
     assert not ScriptedWorker.lives

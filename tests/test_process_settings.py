@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -59,12 +60,20 @@ def test_threads_that_carry_messages_go_before_the_one_that_computes(kernel: Ker
     """On one core they would not be run between two steps at an equal priority: FIFO hands nothing over."""
     with zmq.Context() as context, context.socket(zmq.PULL) as socket:
         socket.bind("inproc://messages")
-        names = {name: Path(f"/proc/self/task/{name}/comm").read_text() for name in os.listdir("/proc/self/task")}
-        messengers = {int(name) for name, comm in names.items() if comm.startswith("ZMQbg")}
+        while not (messengers := _named("ZMQbg")):  # they name themselves once they run
+            pass
         apply(ProcessConfig(realtime_priority=7))
-    assert messengers
     assert {kernel.policies[thread] for thread in messengers} == {(os.SCHED_FIFO, 8)}
     assert kernel.policies[threading.get_native_id()] == (os.SCHED_FIFO, 7)
+
+
+def _named(prefix: str) -> set[int]:
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if (thread / "comm").read_text().startswith(prefix):
+                found.add(int(thread.name))
+    return found
 
 
 def test_children_of_the_calling_thread_are_spared(kernel: Kernel, another_thread: int) -> None:

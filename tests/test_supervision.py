@@ -15,7 +15,7 @@ from mstar_rt.clock import ManualClock
 from mstar_rt.config import parse_deployment
 from mstar_rt.errors import FailedPrecondition, MstarError
 from mstar_rt.lifetime import START_FAILED
-from mstar_rt.supervision import Supervisor, start_worker
+from mstar_rt.supervision import Supervisor, out_of_time, start_worker
 
 LOAD_TIMEOUT_S = 300.0
 
@@ -117,6 +117,22 @@ async def test_it_is_started_again_after_growing_delays(rig: Rig, caplog: pytest
     assert not rig.final
 
 
+async def test_how_long_until_the_next_life_is_known_between_two(rig: Rig) -> None:
+    seen_s: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        rig.clock.advance_ns(10**8)
+        seen_s.append(rig.supervisor.starts_in_s())
+        rig.clock.advance_ns(int(delay_s * 1e9) - 10**8)
+
+    rig.supervisor._sleep, rig.ready = sleep, True
+    for _ in range(3):
+        assert rig.supervisor.starts_in_s() == 0
+        await rig.live(1.0, -9)
+    assert seen_s == pytest.approx([0.4, 0.9, 1.9])
+    assert rig.supervisor.starts_in_s() == 0
+
+
 async def test_a_minute_of_life_makes_the_delay_short_again(rig: Rig) -> None:
     rig.ready = True
     for seconds in (1, 1, 59, 60, 1):
@@ -148,6 +164,12 @@ async def test_so_do_those_that_were_ready_and_died_of_their_first_requests(rig:
         await rig.live(1.0, -11)
     (error,) = rig.final
     assert "ended with status -11 (SIGSEGV) (3 in a row, each within 60 s), and nothing was served yet" in str(error)
+
+
+async def test_the_status_of_one_that_cannot_start_ends_the_deployment_also_without_a_sentence(rig: Rig) -> None:
+    await rig.live(1.0, START_FAILED)
+    assert [str(error) for error in rig.final] == ["the worker of rank 3 ended with status 3"]
+    assert len(rig.lives) == 1
 
 
 async def test_a_worker_that_cannot_start_ends_the_deployment_with_its_sentence(rig: Rig) -> None:
@@ -198,12 +220,29 @@ async def test_a_worker_that_loads_for_too_long_is_killed(rig: Rig) -> None:
     assert not rig.lost
     rig.clock.advance_ns(1)
     rig.supervisor.check_loading()
-    assert rig.lost == [(3, "the worker of rank 3 was killed: it was not ready within warmup_timeout_s = 300", 100)]
+    sentence = (
+        "the worker of rank 3 was killed: it was not ready within warmup_timeout_s = 300: it was still loading; raise "
+        "warmup_timeout_s if that takes longer"
+    )
+    assert rig.lost == [(3, sentence, 100)]
     await settle()
     rig.ready = True
     rig.clock.advance_ns(int(2 * LOAD_TIMEOUT_S * 1e9))
     rig.supervisor.check_loading()
     assert len(rig.lost) == 1
+
+
+async def test_a_start_that_takes_too_long_says_which_worker_did_what_and_what_to_change(rig: Rig) -> None:
+    compiling = Supervisor(3, rig.start, rig, rig.clock, LOAD_TIMEOUT_S, rig.final.append, compiles=True)
+    begin, advice = "the workers were not ready within warmup_timeout_s = 300: ", "; raise warmup_timeout_s if"
+    assert str(out_of_time(300, [rig.supervisor], rig)).startswith(f"{begin}rank 3 was still loading{advice}")
+    said = str(out_of_time(300, [compiling], rig))
+    assert said.startswith(f"{begin}rank 3 was still loading or compiling (compile: true){advice}")
+    rig.ready = True
+    said = str(out_of_time(300, [rig.supervisor], rig))
+    assert said.startswith(f"{begin}the models were still warming up{advice}")
+    await rig.live(1.0, -9)
+    assert str(out_of_time(300, [rig.supervisor], rig)) == f"{begin}the worker of rank 3 ended with status -9 (SIGKILL)"
 
 
 async def test_no_room_for_a_process_is_tried_again(rig: Rig) -> None:

@@ -271,7 +271,8 @@ class Client(OpensControl[ControlSession]):
         return [answers.session_info(session) for session in response.sessions]
 
     def trace(self, last_s: float | None = None) -> results.RuntimeTrace:
-        """What all processes did in the last seconds, or as far back as they know (a few thousand steps each)."""
+        """What all processes did in the last seconds (over 0, at most 86400), or as far back as they know (a few
+        thousand steps each)."""
         with translated(self.address):
             return answers.runtime_trace(self._connection.runtime.Trace(requests.trace(last_s)))
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from mstar_rt.errors import NotFound, Unavailable, nearest
 from mstar_rt.message import ServingState
 
+RETRY_S = 1.0
 RETRY_AFTER_DRAIN_S = 5.0
 """Whoever restarts a server that drains needs a few seconds for it; another server can be asked at once."""
 
@@ -23,12 +24,14 @@ def draining(what: str = "takes nothing new") -> Unavailable:
 
 
 class Availability:
-    """State of every model, and of the server itself. `on_changed` is awaited after each change."""
+    """State of every model, and of the server itself. `on_changed` is awaited after each change. `starts_in_s` knows
+    when the workers that a model cannot do without are started again; 0: they run, or nobody knows."""
 
     def __init__(self, models: Collection[str]) -> None:
         self.states = {model: ServingState(model, False, "it is starting") for model in models}
         self.draining = False
         self.on_changed: Callable[[], Awaitable[None]] | None = None
+        self.starts_in_s: Callable[[str], float] = lambda model: 0.0
         self._news = asyncio.Condition()
         self._closed = False
         self._waiting: set[asyncio.Timeout] = set()
@@ -42,7 +45,10 @@ class Availability:
             raise draining()
         state = self.states[model]
         if not state.serving and not warmup:
-            raise Unavailable(f"model {model!r} is not serving: {state.reason or 'it is warming up'}; retry later")
+            why, again_s = state.reason or "it is warming up", max(RETRY_S, self.starts_in_s(model))
+            error = Unavailable(f"model {model!r} is not serving: {why}; try again in {again_s:.2g} s")
+            error.retry_after_s = again_s
+            raise error
 
     async def wait_until_serving(self) -> None:
         """Return once every model serves."""

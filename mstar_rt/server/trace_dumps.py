@@ -48,7 +48,7 @@ def check_trace_folder(folder: Path) -> None:
         else:  # permissions do not tell of a file system that takes no folders, as /proc
             os.rmdir(tempfile.mkdtemp(prefix=".mstar-rt-", dir=present))
     except OSError as error:
-        raise _unusable(folder, f"nothing can be made in {present} ({error.strerror or error})") from error
+        raise _unusable(folder, f"nothing can be made in {present}: {error.strerror or error}") from error
 
 
 def make_trace_folder(folder: Path) -> None:

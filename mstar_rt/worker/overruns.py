@@ -88,7 +88,7 @@ class Overruns:
     def _tell(self, step: Step, why: str) -> None:
         assert self.max_step_ns is not None
         logger.warning(
-            "a step of node %s of model %s took %.1f ms, over max_step_ms = %g%s; more that look like this are only counted",
+            "a step of node %s of model %s took %.1f ms, over max_step_ms = %g%s; others like it are only counted",
             step.node[1], step.node[0], step.duration_ns / 1e6, self.max_step_ns / 1e6, why,
         )  # fmt: skip
         if self._is_all_told(step.node):

@@ -77,7 +77,11 @@ def test_plain_round_trip() -> None:
         (changed(models=[{"name": "a", "family": "f"}] * 2), "name 'a' is given twice"),
         (changed(server={"port": 70000}), "port is 70000, expected 0 to 65535"),
         (changed(server={"max_message_mb": 0}), "max_message_mb is 0, expected 1 to 1024"),
-        (["x"], "expected a mapping"),
+        (["x"], r"is \['x'\], expected a mapping with keys name, models, workers, .*, warmup_timeout_s$"),
+        (
+            changed(server={"process": None}),
+            "config.server.process is empty, expected a mapping with keys cpus, realtime_priority$",
+        ),
         (changed(workers=[]), "'workers' is empty"),
         (changed(workers=[{"rank": -1}]), "rank is -1, expected at least 0"),
         (changed(workers=[{"rank": 0, "device": "cpuu"}]), "device is 'cpuu', expected 'cpu', 'cuda' or 'cuda:<n>'"),

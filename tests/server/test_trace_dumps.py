@@ -137,6 +137,23 @@ def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path, monkeypa
         check_trace_folder(tmp_path / "traces")
 
 
+@pytest.mark.parametrize("look", [check_trace_folder, make_trace_folder])
+def test_where_no_folder_can_be_made_whatever_the_permissions_say_is_refused(look: Any) -> None:
+    with pytest.raises(
+        FailedPrecondition, match=r"no traces can be written to /proc/x: .*/proc.*; name another folder"
+    ):
+        look(Path("/proc/x"))
+
+
+@pytest.mark.parametrize("look", [check_trace_folder, make_trace_folder])
+def test_a_link_to_nowhere_is_refused(tmp_path: Path, look: Any) -> None:
+    link = tmp_path / "traces"
+    link.symlink_to(tmp_path / "gone")
+    with pytest.raises(FailedPrecondition, match=f"{link} is no folder"):
+        look(link)
+    assert names_in(tmp_path) == ["traces"]
+
+
 def test_a_disk_that_is_full_is_found_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> None:
         raise OSError(28, "No space left on device")
