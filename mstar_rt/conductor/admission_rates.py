@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mstar_rt.conductor.admission_costs import CostBook, Kind, TaskCosts
-from mstar_rt.conductor.admission_sharing import Crowd, Sharing
+from mstar_rt.conductor.admission_sharing import WAITED_PART, Crowd, Sharing
 from mstar_rt.errors import ResourceExhausted
 from mstar_rt.message import OpenSession
 from mstar_rt.placement import Placement
@@ -216,7 +216,7 @@ def _together(crowd: Crowd, wanted: Reservation) -> str:
     due_s = min(crowd.deadline_s, wanted.due_s)
     return (
         f", unless they share steps: then {crowd.num} robots need {needed:.1%}, and wait up to "
-        f"{1e3 * crowd.wait_s:.3g} ms for chunks that are due in {1e3 * due_s:.3g} ms"
+        f"{1e3 * crowd.wait_s:.3g} ms, at most {WAITED_PART:.0%} of the {1e3 * due_s:.3g} ms in which chunks are due"
     )
 
 

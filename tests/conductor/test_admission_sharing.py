@@ -42,10 +42,10 @@ def test_an_observation_waits_for_those_that_run_and_for_its_own_batch() -> None
 def test_the_rate_that_fits_is_bounded_by_the_time_needed_and_by_what_is_waited() -> None:
     cheap, dear = crowd(4, lambda num: 2.0 + num), crowd(4, lambda num: 20.0 + num)
     assert cheap.fitting_hz(0.1, None) == pytest.approx(0.1 / 0.0015 - 60)
-    assert cheap.fitting_hz(0.95, None) == pytest.approx(1 / cheap.wait_s), "its own period"
-    assert cheap.fitting_hz(0.5, cheap.wait_s * 0.99) == 0.0, "its deadline"
+    assert cheap.fitting_hz(0.95, None) == pytest.approx(0.8 / cheap.wait_s), "its own period, and a margin"
+    assert cheap.fitting_hz(0.5, cheap.wait_s / 0.81) == 0.0, "its deadline"
     assert dear.fitting_hz(0.95, None) == 0.0, "the deadlines of those that are there"
-    assert crowd(2, lambda num: 0.0).fitting_hz(0.5, None) == pytest.approx(1 / (2 * MESSAGES_S))
+    assert crowd(2, lambda num: 0.0).fitting_hz(0.5, None) == pytest.approx(0.8 / (2 * MESSAGES_S))
 
 
 stages = st.lists(
@@ -118,14 +118,14 @@ def opened(rig: AdmissionRig, rate_hz: float, most: int = 20, **params: object) 
 
 def test_robots_that_share_steps_are_let_in_beyond_what_there_is_time_for_one_by_one() -> None:
     rig = sharing()
-    assert len(opened(rig, 20.0)) == 5
-    assert rig.used() == pytest.approx(0.525), "what one of four takes, five times"
-    answer = rig.open(20.0)
+    assert len(opened(rig, 16.0)) == 5, "one by one there is time for four"
+    assert rig.used() == pytest.approx(0.42), "what one of four takes, five times"
+    answer = rig.open(16.0)
     assert isinstance(answer, RequestFailed)
     assert (
-        "at most 80.0% may be used, unless they share steps: then 6 robots need 63.0%, and wait up to" in answer.message
+        "at most 80.0% may be used, unless they share steps: then 6 robots need 50.4%, and wait up to" in answer.message
     )
-    assert "ms for chunks that are due in 50 ms; no rate would fit now" in answer.message
+    assert "ms, at most 80% of the 62.5 ms in which chunks are due; no rate would fit now" in answer.message
 
 
 def test_where_nobody_ever_shared_a_step_each_counts_as_alone() -> None:
@@ -165,7 +165,7 @@ def test_a_place_that_was_left_is_there_for_a_while_though_costs_have_risen() ->
     for _ in range(16):
         for num in (1, 2, 4, 8):
             shared(rig, num, 1.5)
-    assert rig.used() > 0.7
+    assert rig.used() > 0.6
     for _ in range(2):
         rig.close(sessions.pop())
     assert isinstance(rig.open(20.0), str)
