@@ -6,10 +6,7 @@ import contextlib
 import io
 import itertools
 import pickle
-import sys
-import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -20,6 +17,7 @@ import zmq.asyncio
 
 from benchmarks.control.scene import Scene
 from benchmarks.dialects import CONTROL_HZ, JOINTS, NOOP
+from benchmarks.dialects.lerobot_classes import RemotePolicyConfig, TimedObservation, lerobot_classes
 from benchmarks.dialects.openpi import OpenpiClient
 from benchmarks.noop.policy import ACTION, CAMERAS, HORIZON
 from mstar_rt.client import AsyncClient
@@ -28,7 +26,6 @@ from mstar_rt.protos import lerobot_pb2 as lerobot
 RoundTrip = Callable[[], Awaitable[None]]
 TIMEOUT_S = 60.0
 SHAPE = (HORIZON, ACTION)
-LEROBOT_MODULE = "lerobot.async_inference.helpers"
 
 
 @contextlib.asynccontextmanager
@@ -96,31 +93,6 @@ def _npy(value: Any) -> Any:
 # ---- LeRobot
 
 
-@dataclass
-class RemotePolicyConfig:
-    policy_type: str
-    pretrained_name_or_path: str
-    lerobot_features: dict[str, Any]
-    actions_per_chunk: int
-    device: str = "cpu"
-    rename_map: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class TimedObservation:
-    timestamp: float
-    timestep: int
-    observation: dict[str, Any]
-    must_go: bool = False
-
-
-@dataclass
-class TimedAction:
-    timestamp: float
-    timestep: int
-    action: Any
-
-
 @contextlib.asynccontextmanager
 async def lerobot_robot(address: str, scenes: Sequence[Scene]) -> AsyncIterator[RoundTrip]:
     """Its observation, then its actions, one after the other: RobotClient has a thread for each."""
@@ -132,7 +104,7 @@ async def lerobot_robot(address: str, scenes: Sequence[Scene]) -> AsyncIterator[
         names = ["height", "width", "channels"]
         features[f"observation.images.{camera.name}"] = {"dtype": "image", "shape": shape, "names": names}
     turning, timesteps = itertools.cycle(scenes), itertools.count()
-    with _lerobot_classes():
+    with lerobot_classes():
         async with grpc.aio.insecure_channel(address) as channel:
             call = _LerobotCalls(channel)
             await call.ready(lerobot.Empty())
@@ -167,21 +139,3 @@ class _LerobotCalls:
         self.setup: Any = channel.unary_unary(service + "SendPolicyInstructions", write, lerobot.Empty.FromString)
         self.observe: Any = channel.stream_unary(service + "SendObservations", write, lerobot.Empty.FromString)
         self.actions: Any = channel.unary_unary(service + "GetActions", write, lerobot.Actions.FromString)
-
-
-@contextlib.contextmanager
-def _lerobot_classes() -> Iterator[None]:
-    """The classes above, under the names by which LeRobot pickles its own."""
-    names = LEROBOT_MODULE.split(".")
-    modules = [".".join(names[: count + 1]) for count in range(len(names))]
-    for module in modules:
-        assert module not in sys.modules, "this process has LeRobot itself"
-        sys.modules[module] = types.ModuleType(module)
-    for kind in (RemotePolicyConfig, TimedObservation, TimedAction):
-        kind.__module__ = LEROBOT_MODULE
-        setattr(sys.modules[LEROBOT_MODULE], kind.__name__, kind)
-    try:
-        yield
-    finally:
-        for module in modules:
-            del sys.modules[module]

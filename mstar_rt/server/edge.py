@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,10 +13,11 @@ from grpc_reflection.v1alpha import reflection
 
 from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.config_dialects import DialectConfig
-from mstar_rt.errors import ConfigError, FailedPrecondition
+from mstar_rt.errors import ConfigError
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 from mstar_rt.server.access import Keys, check_reachable, exposure
+from mstar_rt.server.binding import address_text, bound_socket, listening_error, port_in_use
 from mstar_rt.server.compat.lerobot.service import add_lerobot
 from mstar_rt.server.compat.listeners import Dialects
 from mstar_rt.server.control.service import RobotService
@@ -36,6 +35,7 @@ from mstar_rt.server.world_model import WorldModelService
 
 UNSERVED = ("mstar.v1.Generation",)
 HANDSHAKE_TIMEOUT_MS = 10_000
+PORT = "port"
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Edge:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuse new calls, give running ones `grace_s`, then cancel them."""
@@ -168,27 +168,16 @@ def check_edge_config(config: EdgeConfig) -> tuple[Keys | None, grpc.ServerCrede
 
 async def _bind(server: grpc.aio.Server, config: EdgeConfig, credentials: grpc.ServerCredentials | None) -> int:
     """gRPC does not say why it could not bind, so the address is tried first."""
-    target = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+    with await bound_socket(config.host, config.port, PORT) as probe:
+        try:
             probe.listen()
+        except OSError as error:
+            raise listening_error(error, config.host, config.port, PORT) from None
+    target = address_text(config.host, config.port)
+    try:
         return server.add_insecure_port(target) if credentials is None else server.add_secure_port(target, credentials)
     except RuntimeError:
-        raise _port_in_use(config) from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _port_in_use(config) from None
-        raise ConfigError(f"cannot listen on port {config.port} of {config.host}: {error.strerror or error}") from None
-
-
-def _port_in_use(config: EdgeConfig) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"port {config.port} of {config.host} is in use: stop what listens there, or choose another port"
-    )
+        raise port_in_use(config.host, config.port, PORT) from None
 
 
 async def _add_health(server: grpc.aio.Server, dispatcher: Dispatcher) -> None:

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 
 from benchmarks.control.scene import noise_scenes
-from benchmarks.dialects.foreign import LEROBOT_MODULE, TimedObservation, _lerobot_classes, openpi_message
+from benchmarks.dialects.foreign import openpi_message
+from benchmarks.dialects.lerobot_classes import LEROBOT_MODULE, TimedObservation, lerobot_classes
 from benchmarks.dialects.openpi import packed, unpacked
 
 
@@ -22,7 +23,7 @@ def test_an_openpi_message_comes_back() -> None:
 
 
 def test_lerobot_names_are_there_for_a_while() -> None:
-    with _lerobot_classes():
+    with lerobot_classes():
         data = pickle.dumps(TimedObservation(0.0, 1, {}, True))
         assert f"c{LEROBOT_MODULE}".encode()[1:] in data
         assert pickle.loads(data).timestep == 1

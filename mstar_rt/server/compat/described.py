@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mstar_rt.server.compat.binding import address_text
+from mstar_rt.server.binding import address_text
 from mstar_rt.server.compat.mapping import Mapping
 
 

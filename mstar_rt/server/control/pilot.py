@@ -9,6 +9,7 @@ import numpy as np
 from mstar_rt.clock import Clock
 from mstar_rt.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 from mstar_rt.protos import control_pb2 as wire
+from mstar_rt.protos import request_pb2
 from mstar_rt.server.answering import error_detail
 from mstar_rt.server.control import events
 from mstar_rt.server.control.arrival import Arrived
@@ -235,13 +236,19 @@ class Pilot:
                 "others went before it: give it a longer budget_ms, or open the session with a smaller replan_every"
             )
             detail = error_detail(error, request_id)
-        self._meter.dropped[DROPPED_AS[events.DROPPED_LATE]] += 1
-        self._outbox.put(events.event(events.DROPPED_LATE, arrived.episode.epoch, arrived.seq, detail=detail))
+        self._say(events.DROPPED_LATE, arrived, detail=detail)
 
-    def _say(self, kind: events.Kind, arrived: Arrived, replaced_by: int | None = None) -> None:
+    def _say(
+        self,
+        kind: events.Kind,
+        arrived: Arrived,
+        replaced_by: int | None = None,
+        detail: request_pb2.ErrorDetail | None = None,
+    ) -> None:
         if kind in DROPPED_AS:
             self._meter.dropped[DROPPED_AS[kind]] += 1
-        self._outbox.put(events.event(kind, arrived.episode.epoch, arrived.seq, replaced_by=replaced_by))
+        message = events.event(kind, arrived.episode.epoch, arrived.seq, replaced_by=replaced_by, detail=detail)
+        self._outbox.put(message)
 
 
 def _is_due(arrived: Arrived) -> bool:

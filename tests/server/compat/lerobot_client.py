@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import types
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import numpy as np
 
+from benchmarks.dialects.lerobot_classes import (
+    LEROBOT_MODULE,
+    RemotePolicyConfig,
+    TimedAction,
+    TimedObservation,
+    lerobot_classes,
+)
 from mstar_rt.protos import lerobot_pb2 as wire
 
 SERVICE = "/transport.AsyncInference/"
@@ -20,62 +24,12 @@ TIMEOUT_S = 20
 PART_BYTES = 2 << 20
 
 
-@dataclass
-class RemotePolicyConfig:
-    policy_type: str
-    pretrained_name_or_path: str
-    lerobot_features: dict[str, Any]
-    actions_per_chunk: int
-    device: str = "cpu"
-    rename_map: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class TimedAction:
-    timestamp: float
-    timestep: int
-    action: Any
-
-
-@dataclass
-class TimedObservation:
-    timestamp: float
-    timestep: int
-    observation: dict[str, Any]
-    must_go: bool = False
-
-
-@contextmanager
-def lerobot_classes(module: str = "lerobot.async_inference.helpers") -> Iterator[None]:
-    """The classes above are importable under LeRobot's names meanwhile, and pickled so."""
-    before = dict(sys.modules)
-    names = module.split(".")
-    for i in range(len(names)):
-        name = ".".join(names[: i + 1])
-        sys.modules[name] = types.ModuleType(name)
-    kinds = (RemotePolicyConfig, TimedAction, TimedObservation)
-    own = [kind.__module__ for kind in kinds]
-    for kind in kinds:
-        kind.__module__ = module
-        setattr(sys.modules[module], kind.__name__, kind)
-    try:
-        yield
-    finally:
-        for kind, name in zip(kinds, own, strict=True):
-            kind.__module__ = name
-        for name in set(sys.modules) - set(before):
-            if name.split(".")[0] == "lerobot":
-                del sys.modules[name]
-
-
-def pickled(
-    value: Any, protocol: int = pickle.DEFAULT_PROTOCOL, module: str = "lerobot.async_inference.helpers"
-) -> bytes:
+def pickled(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL, module: str = LEROBOT_MODULE) -> bytes:
     with lerobot_classes(module):
         return pickle.dumps(value, protocol)
 
 
-def unpickled(data: bytes, module: str = "lerobot.async_inference.helpers") -> list[TimedAction]:
+def unpickled(data: bytes, module: str = LEROBOT_MODULE) -> list[TimedAction]:
     with lerobot_classes(module):
         actions: list[TimedAction] = pickle.loads(data)
     return actions

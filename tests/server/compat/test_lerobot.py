@@ -19,10 +19,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from control_stream import Held, answer, policy_runtime
 from fuzzing import mutated
-from lerobot_client import LeRobotClient, RemotePolicyConfig, TimedObservation, parts, pickled, rows, unpickled
+from lerobot_client import LeRobotClient, parts, pickled, rows, unpickled
 from toy_policy import HORIZON, POLICY, SIZE
 from toy_runtime import ToyRuntime, toy_runtime
 
+from benchmarks.dialects.lerobot_classes import RemotePolicyConfig, TimedObservation
 from mstar_rt.config_dialects import CameraSource, DialectConfig, InstructionSource, StateSource
 from mstar_rt.errors import ConfigError
 from mstar_rt.message import CancelRequest, OpenSession, Submit

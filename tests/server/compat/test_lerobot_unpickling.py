@@ -18,8 +18,9 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from fuzzing import NUM_MESSAGES, mutated, outcomes
-from lerobot_client import RemotePolicyConfig, TimedObservation, pickled
+from lerobot_client import pickled
 
+from benchmarks.dialects.lerobot_classes import RemotePolicyConfig, TimedObservation
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.server.compat.lerobot import payloads, unpickling
 from mstar_rt.server.compat.lerobot.payloads import policy_instructions, timed_observation

@@ -20,7 +20,7 @@ from zmq.utils.monitor import parse_monitor_message
 from mstar_rt.errors import InvalidArgument, MstarError, ResourceExhausted
 from mstar_rt.server.access import Keys
 from mstar_rt.server.answering import error_detail
-from mstar_rt.server.compat.binding import address_text, bound_socket, listening_error
+from mstar_rt.server.binding import address_text, bound_socket, listening_error
 from mstar_rt.server.compat.gr00t import codec
 from mstar_rt.server.compat.gr00t.peer import Peer
 from mstar_rt.server.compat.mapping import Mapping

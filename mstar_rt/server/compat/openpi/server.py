@@ -15,8 +15,8 @@ from websockets.http11 import Request, Response
 
 from mstar_rt.errors import MstarError
 from mstar_rt.server.access import Keys
+from mstar_rt.server.binding import address_text, bound_socket, listening_error
 from mstar_rt.server.clients import ALTERNATIVE_NAME, COMMON_NAME, certificate_name
-from mstar_rt.server.compat.binding import address_text, bound_socket, listening_error
 from mstar_rt.server.compat.mapping import Mapping
 from mstar_rt.server.compat.openpi.conversation import Conversation
 from mstar_rt.server.compat.robot import ForeignRobot

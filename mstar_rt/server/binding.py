@@ -10,7 +10,7 @@ from mstar_rt.errors import ConfigError, FailedPrecondition, MstarError
 
 
 async def bound_socket(host: str, port: int, what: str) -> socket.socket:
-    """`what` names the setting, e.g. "the openpi dialect's port".
+    """`what` names the setting, e.g. "port".
 
     Raises:  FailedPrecondition: the port is in use.  ConfigError: it cannot be listened on.
     """
@@ -31,8 +31,12 @@ async def bound_socket(host: str, port: int, what: str) -> socket.socket:
 
 def listening_error(error: OSError, host: str, port: int, what: str) -> MstarError:
     if error.errno == errno.EADDRINUSE:
-        return FailedPrecondition(f"{what} {port} of {host} is in use: stop what listens there, or choose another port")
+        return port_in_use(host, port, what)
     return ConfigError(f"cannot listen on {what} {port} of {host}: {error.strerror or error}")
+
+
+def port_in_use(host: str, port: int, what: str) -> FailedPrecondition:
+    return FailedPrecondition(f"{what} {port} of {host} is in use: stop what listens there, or choose another port")
 
 
 def address_text(host: str, port: int) -> str:
