@@ -11,8 +11,9 @@ none in the one is in the other, as long as nobody has waited beyond his period.
 
 and besides, for one step of other work that had begun, for the share that lower classes get of all this, and for the
 messages of those that came together with it. If that is less than everybody's deadline, nobody ever waits longer: the
-first one who did would contradict it. Costs are estimates and machines stall, so there is a margin. That a batch fits
-into a period is not enough: simulated, a third to a half of such loads missed ticks by the dozen.
+first one who did would contradict it. That is so in the order of deadlines; where the scheduler lets others catch up
+first, it keeps two thirds of the time that is left. Costs are estimates and machines stall, so there is a margin. That
+a batch fits into a period is not enough: simulated, a third to a half of such loads missed ticks by the dozen.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "worker")]
@@ -54,6 +54,7 @@ stages = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
+@example([(4.0, 0.02), (1.0, 0.1), (5.0, 0.1), (0.9921875, 0.02), (1.0, 0.02), (5.0, 0.02)], 100, 2.0, "spread", 1.0)
 @given(
     stages,
     st.sampled_from([25, 50, 100]),

@@ -80,13 +80,13 @@ def test_without_a_share_a_saturating_class_takes_all() -> None:
 
 @pytest.mark.parametrize("spread_ms", [0, 2, 9])
 def test_robots_at_equal_rates_meet_and_share_steps(spread_ms: int) -> None:
-    """One after another they would take 82 of 50 ms."""
+    """One after another they would take 82 of 50 ms. Of those that come apart the first is not kept waiting."""
     robots = [robot(number, offset_ns=number * spread_ms * MS // 8) for number in range(8)]
     simulation = Simulation("deadline", robots)
     simulation.run(10_000 * MS)
     assert sum(score.num_late + score.num_dropped for score in simulation.scores.values()) == 0
     sizes = Counter(len(step.clients) for step in simulation.steps if step.node == "denoise")
-    assert sizes[8] >= 0.9 * sum(sizes.values()), sizes
+    assert sizes[8] + sizes[7] >= (0.9 if spread_ms == 0 else 0.45) * sum(sizes.values()), sizes
 
 
 @pytest.mark.parametrize("warm_up_factor", [1.0, 4.0, 10.0])
