@@ -15,7 +15,7 @@ from mstar_rt.errors import FailedPrecondition
 from mstar_rt.model import PolicySpec, ServedModel, VectorSpec
 from mstar_rt.placement import Placement, Ranks
 from mstar_rt.placement.traffic import Transfer, scope_transfers, walk_transfers
-from mstar_rt.process_settings import check_awake_permitted, check_permitted
+from mstar_rt.process_settings import check_permitted
 from mstar_rt.server.compat.described import described
 from mstar_rt.server.compat.mapping import Mapping as DialectMapping
 
@@ -33,8 +33,6 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
         if not placement.models_on(worker.rank):
             yield f"warning: rank {worker.rank} runs no node; place nodes there or take the worker out of the file"
     about_server = [*_server(config), *_process(config.server.process)]
-    if config.server.keep_cpus_awake:
-        about_server += ["  keeps all cores awake", *_warning(check_awake_permitted)]
     if about_server:
         yield from ("server:", *about_server)
     if changed := _changed(config.admission):
@@ -51,7 +49,7 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
 
 
 SHOWN_OF_WORKER = ("rank", "device", "dtype", "threads", "process", "compile")
-SHOWN_OF_SERVER = ("host", "port", "process", "keep_cpus_awake", "metrics_port", "trace_dir", "otlp_endpoint")
+SHOWN_OF_SERVER = ("host", "port", "process", "metrics_port", "trace_dir", "otlp_endpoint")
 """Keys that have words of their own."""
 
 

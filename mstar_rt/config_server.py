@@ -39,7 +39,6 @@ class ServerConfig:
     trace_dir: str = ""
     otlp_endpoint: str = ""
     process: ProcessConfig = field(default_factory=ProcessConfig)
-    keep_cpus_awake: bool = False
 
 
 def check_server(server: ServerConfig, where: str) -> None:

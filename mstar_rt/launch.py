@@ -270,11 +270,6 @@ async def serve(config: DeploymentConfig) -> None:
     """
     config = _permitted(config)
     keep_freed_memory(KEPT_MEGABYTES)
-    with process_settings.cpus_kept_awake() if config.server.keep_cpus_awake else contextlib.nullcontext():
-        await _serve(config)
-
-
-async def _serve(config: DeploymentConfig) -> None:
     asked, at_once = asyncio.Event(), asyncio.Event()
 
     def ask() -> None:

@@ -7,15 +7,13 @@ import dataclasses
 import errno
 import os
 import resource
-import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import FailedPrecondition
 
-LATENCY_DEVICE = "/dev/cpu_dma_latency"
 THREADS = "/proc/self/task"
 MESSENGER = "ZMQbg"
 """How ZeroMQ names its threads."""
@@ -72,32 +70,6 @@ def inherited(settings: ProcessConfig, from_parent: ProcessConfig) -> ProcessCon
     if settings.cpus or not from_parent.cpus:
         return settings
     return dataclasses.replace(settings, cpus=tuple(sorted(os.sched_getaffinity(CALLING_THREAD))))
-
-
-def check_awake_permitted() -> None:
-    """Raises:  FailedPrecondition: `cpus_kept_awake` would be refused, and why."""
-    with cpus_kept_awake():
-        pass
-
-
-@contextlib.contextmanager
-def cpus_kept_awake() -> Iterator[None]:
-    """While open, no core of this machine sleeps when it has nothing to do: none has to be woken, all draw power.
-
-    Raises:  FailedPrecondition: this machine or this user cannot.
-    """
-    try:
-        descriptor = os.open(LATENCY_DEVICE, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise FailedPrecondition(
-            f"keep_cpus_awake: {LATENCY_DEVICE} cannot be opened ({error.strerror}): start as a user who may write to "
-            "it, or take the option out"
-        ) from None
-    try:
-        os.write(descriptor, struct.pack("i", 0))
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _for_each_thread(action: Callable[[int], None]) -> None:

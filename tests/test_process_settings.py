@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import zmq
 from mstar_rt import process_settings
 from mstar_rt.config_process import ProcessConfig
 from mstar_rt.errors import FailedPrecondition
-from mstar_rt.process_settings import apply, check_permitted, cpus_kept_awake, inherited, pin
+from mstar_rt.process_settings import apply, check_permitted, inherited, pin
 
 
 class Kernel:
@@ -155,24 +154,3 @@ def test_a_child_does_not_inherit_what_its_parent_asked_for() -> None:
     own = ProcessConfig(cpus=(1,), realtime_priority=4)
     assert inherited(own, parent) == own
     assert inherited(ProcessConfig(), ProcessConfig()) == ProcessConfig()
-
-
-def test_cores_are_kept_awake_while_it_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    device = tmp_path / "latency"
-    device.touch()
-    monkeypatch.setattr(process_settings, "LATENCY_DEVICE", str(device))
-    with cpus_kept_awake():
-        assert device.read_bytes() == struct.pack("i", 0)
-        assert str(device) in _open_files()
-    assert str(device) not in _open_files()
-    monkeypatch.setattr(process_settings, "LATENCY_DEVICE", str(tmp_path / "none"))
-    with (
-        pytest.raises(FailedPrecondition, match=r"keep_cpus_awake: .*none cannot be opened \(No such file"),
-        cpus_kept_awake(),
-    ):
-        pass
-
-
-def _open_files() -> set[str]:
-    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return {os.readlink(link) for link in links if os.path.islink(link)}

@@ -49,8 +49,6 @@ def refusal(case: Case) -> str:
     try:
         for keys in (case.server, case.worker):
             process_settings.check_permitted(ProcessConfig(**keys.get("process", {})))
-        if case.server.get("keep_cpus_awake"):
-            process_settings.check_awake_permitted()
     except FailedPrecondition as error:
         return str(error)
     return ""
@@ -60,13 +58,12 @@ def _process(**settings: Any) -> dict[str, Any]:
     return {"process": settings}
 
 
-AWAKE = Case("cores kept awake", {"keep_cpus_awake": True})
+TWO_THREADS = Case("two threads", {}, {"threads": 2})
 REAL_TIME = Case("real time, programs busy", _process(realtime_priority=20), _process(realtime_priority=10), busy=True)
 CASES = (
-    AWAKE,
     Case("server on core 0, worker on core 1", _process(cpus=[0]), _process(cpus=[1])),
     Case("malloc as glibc has it", module="benchmarks.jitter.plain_malloc"),
-    Case("two threads", {}, {"threads": 2}),
+    TWO_THREADS,
     REAL_TIME,
 )
-QUICK_CASES = (AWAKE, REAL_TIME)
+QUICK_CASES = (TWO_THREADS, REAL_TIME)

@@ -50,12 +50,11 @@ def test_what_the_kernel_refuses_is_left_out_and_said(monkeypatch: pytest.Monkey
 
     started: list[str] = []
     monkeypatch.setattr(process_settings, "check_permitted", refuse)
-    monkeypatch.setattr(process_settings, "check_awake_permitted", lambda: None)
     monkeypatch.setattr(compare, "_running", running)
     monkeypatch.setattr(compare, "_compare", compared)
     report = Report("jitter", {})
     compare.measure(report, CASES, compare.QUICK)
-    assert started == [WITHOUT, "cores kept awake", "malloc as glibc has it", "two threads"]
+    assert started == [WITHOUT, "malloc as glibc has it", "two threads"]
     assert report.settings["left out"] == {
         "server on core 0, worker on core 1": "no second core", "real time, programs busy": "no 20",
     }  # fmt: skip

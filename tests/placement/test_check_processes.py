@@ -21,7 +21,6 @@ STARVED = "warning: ranks {}, in real time, can keep the server from all its {} 
 @pytest.fixture(autouse=True)
 def _permissive_machine_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_report, "check_permitted", lambda process: None)
-    monkeypatch.setattr(check_report, "check_awake_permitted", lambda: None)
     monkeypatch.setattr(check_report.os, "cpu_count", lambda: 2)
 
 
@@ -67,11 +66,10 @@ def test_keys_that_change_what_is_done_are_said(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_is_said() -> None:
-    assert lines({"realtime_priority": 8}, {"cpus": [0, 1], "realtime_priority": 7}, keep_cpus_awake=True) == [
+    assert lines({"realtime_priority": 8}, {"cpus": [0, 1], "realtime_priority": 7}) == [
         "  process: cores 0, 1, real time, priority 7",
         "server:",
         "  process: real time, priority 8",
-        "  keeps all cores awake",
     ]
 
 
@@ -80,14 +78,7 @@ def test_what_would_be_refused_here_is_a_warning(monkeypatch: pytest.MonkeyPatch
         if process.realtime_priority:
             raise FailedPrecondition("realtime_priority 7 is not permitted to this user")
 
-    def refuse_awake() -> None:
-        raise FailedPrecondition("keep_cpus_awake: it cannot be opened")
-
     monkeypatch.setattr(check_report, "check_permitted", refuse)
-    monkeypatch.setattr(check_report, "check_awake_permitted", refuse_awake)
-    assert lines({}, {}, keep_cpus_awake=True) == [
-        "server:", "  keeps all cores awake", "warning: keep_cpus_awake: it cannot be opened",
-    ]  # fmt: skip
     assert lines({}, {"realtime_priority": 7}) == [
         "  process: real time, priority 7",
         "warning: realtime_priority 7 is not permitted to this user",
