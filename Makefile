@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/mstar-rt demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-cuda: setup
 	$(BIN)/python -m pytest -m cuda -o addopts='-q --import-mode=importlib'

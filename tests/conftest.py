@@ -12,6 +12,8 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 import pytest
 from hypothesis import HealthCheck, settings
 
+IS_SHARED = "PYTEST_XDIST_WORKER" in os.environ
+
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
@@ -25,10 +27,20 @@ def _one_torch_thread() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where two processes share the suite (`make test`), one of them runs all deployments, one after the other, and
+    begins with them: several at once would need more than two cores."""
     import torch
 
-    if torch.cuda.is_available():
-        return
     for item in items:
-        if item.get_closest_marker("cuda"):
+        if item.get_closest_marker("system"):
+            item.add_marker(pytest.mark.xdist_group("system"))
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    if IS_SHARED:
+        items.sort(key=lambda item: not item.get_closest_marker("system"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Deployments are to answer in time, and the rest of the suite is not."""
+    if IS_SHARED and not item.get_closest_marker("system") and not os.nice(0):
+        os.nice(10)
