@@ -124,7 +124,7 @@ def test_metrics_are_of_all_processes(channel: grpc.Channel, metrics_address: st
 def test_a_tick_that_misses_leaves_a_trace_of_server_and_worker(
     served: Serving, channel: grpc.Channel, traces: Path
 ) -> None:
-    robot = opened(channel, budget_ms=1e3 * HOLD_S / 2, **SLOW)
+    robot = opened(channel, budget_ms=400.0, model_options={"hold_s": {"number": 0.8}})
     robot.observe(1)
     request_id = robot.hear("chunk").request_id
     robot.hear_event(Kind.KIND_LATE, 1)
