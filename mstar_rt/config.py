@@ -194,7 +194,7 @@ def _check(config: DeploymentConfig, where: str) -> None:
             raise ConfigError(f"{where}.placement[{index}].walks is empty, name walks or '*'")
     check_server(config.server, f"{where}.server")
     check_admission(config.admission, f"{where}.admission")
-    check_dialects(config.dialects, [model.name for model in config.models], f"{where}.dialects")
+    check_dialects(config.dialects, [model.name for model in config.models], f"{where}.dialects", config.server.port)
 
 
 def _check_worker(worker: WorkerConfig, where: str) -> None:

@@ -24,8 +24,9 @@ OPTIONS: dict[str, type] = {
     "seed": int, **CHUNKING_OPTIONS,
 }  # fmt: skip
 """What `control` of our own client takes besides (see docs/robots.md), by the type of its value."""
-IDLE_S, VLLM_OMNI_IDLE_S = 600.0, 30.0
-"""After which a silent client loses its session, where the file does not say."""
+IDLE_S, VLLM_OMNI_IDLE_S, LEROBOT_IDLE_S = 600.0, 30.0, 30.0
+"""After which a silent client loses its session, where the file does not say. LeRobot's is never silent: between two of
+its calls nobody notices that it has gone."""
 MAX_IDLE_S = 86400.0
 
 
@@ -106,6 +107,8 @@ class DialectConfig:
     def idle_s(self) -> float:
         if self.idle_timeout_s is not None:
             return self.idle_timeout_s
+        if self.kind == "lerobot":
+            return LEROBOT_IDLE_S
         return VLLM_OMNI_IDLE_S if self.preset == "vllm_omni" else IDLE_S
 
     @property
@@ -114,8 +117,11 @@ class DialectConfig:
         return DEFAULT_PORTS[self.kind] if self.port is None else self.port
 
 
-def check_dialects(dialects: Sequence[DialectConfig], models: Sequence[str], where: str) -> None:
-    """Raises:  ConfigError: what no policy could serve."""
+def check_dialects(dialects: Sequence[DialectConfig], models: Sequence[str], where: str, port: int = 0) -> None:
+    """`port` is the server's.
+
+    Raises:  ConfigError: what no policy could serve.
+    """
     for index, dialect in enumerate(dialects):
         here = f"{where}[{index}]"
         if dialect.kind not in KINDS:
@@ -127,9 +133,11 @@ def check_dialects(dialects: Sequence[DialectConfig], models: Sequence[str], whe
         _check_mapping(dialect, here)
         _check_options(dialect.options, f"{here}.options")
     ports = [(each.host, each.own_port) for each in dialects if each.kind in DEFAULT_PORTS and each.own_port]
-    for host, port in ports:
-        if ports.count((host, port)) > 1:
-            raise ConfigError(f"{where}: port {port} of {host} is given to two dialects: choose another one")
+    for host, own_port in ports:
+        if ports.count((host, own_port)) > 1:
+            raise ConfigError(f"{where}: port {own_port} of {host} is given to two dialects: choose another one")
+        if own_port == port:
+            raise ConfigError(f"{where}: port {port} is that of the server (server.port): choose another one")
     lerobot = [each.model for each in dialects if each.kind == "lerobot"]
     if len(set(lerobot)) < len(lerobot):
         raise ConfigError(f"{where}: kind lerobot is given twice for model {lerobot[0]!r}, expected once a model")

@@ -31,6 +31,9 @@ OFF_LOOP_BYTES = 512 << 10
 SEPARATORS = {"gr00t": "."}
 BATCH_DIMS = {"gr00t": 2}
 """GR00T's arrays have a batch and a time in front."""
+OPTIONAL_PREFIX = {"gr00t": "language."}
+"""GR00T's nested observations have the instruction in a modality of its own, {"language": {"annotation...": ...}}; flat
+ones have its key alone."""
 
 
 class Mapping:
@@ -46,11 +49,14 @@ class Mapping:
         self.layout = layout_of(dialect, self.policy)
         self._separator = SEPARATORS.get(dialect.kind, "/")
         self._batch_dims = BATCH_DIMS.get(dialect.kind, 0)
+        self._optional_prefix = OPTIONAL_PREFIX.get(dialect.kind, "")
         self._cameras = {camera.name: camera for camera in self.policy.cameras}
         sources = [*(camera.key for camera in self.layout.cameras.values()), *(part.key for part in self.layout.state)]
         self._known = {*sources, *self.layout.ignore}
+        self.instruction_key = None
         if self.layout.instruction is not None:
-            self._known.add(self.layout.instruction.key)
+            self.instruction_key = self.layout.instruction.key.removeprefix(self._optional_prefix)
+            self._known.add(self.instruction_key)
 
     # ---- does it fit
 
@@ -194,7 +200,8 @@ class Mapping:
 
     def _flat(self, message: MappingType[Any, Any], wrong: list[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for key, value in _leaves(message, self._separator, ""):
+        for name, value in _leaves(message, self._separator, ""):
+            key = name.removeprefix(self._optional_prefix)
             if key in values:
                 wrong.append(f"{key[:64]!r} is given twice")
             values[key] = value
@@ -206,16 +213,18 @@ class Mapping:
 
     def _instruction(self, values: dict[str, Any]) -> str | None:
         source = self.layout.instruction
-        if source is None:
+        if source is None or self.instruction_key is None:
             return None
-        value = values.get(source.key, source.default)
+        value = values.get(self.instruction_key, source.default)
         for _ in range(self._batch_dims):
             if isinstance(value, list | tuple) and len(value) == 1:
                 value = value[0]
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
+        if isinstance(value, str) and not value.strip():
+            value = source.default  # LeRobot's client sends "" for none
         if not isinstance(value, str) or not value.strip():
-            raise InvalidArgument(f"{source.key!r} is missing or no text, expected the instruction")
+            raise InvalidArgument(f"{self.instruction_key!r} is missing or no text, expected the instruction")
         return str(value)
 
 

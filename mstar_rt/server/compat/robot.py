@@ -186,7 +186,9 @@ class ForeignRobot:
         try:
             await self._session.run()
         except Exception as error:
-            end = error_from(error_detail(error, new_id("r")))
+            detail = error_detail(error, new_id("r"))
+            detail.message = detail.message.replace("control_hz / replan_every", "control_hz / execute")
+            end = error_from(detail)
         finally:
             self._finish(end)
 

@@ -119,6 +119,10 @@ def test_an_instruction_may_have_a_default() -> None:
     fields = message()
     del fields["prompt"]
     assert mapping(instruction={"key": "prompt", "default": "stay"}).observation(fields).instruction == "stay"
+    assert (
+        mapping(instruction={"key": "prompt", "default": "stay"}).observation(fields | {"prompt": " "}).instruction
+        == "stay"
+    )
 
 
 def test_the_state_is_scaled_by_part() -> None:
@@ -183,6 +187,14 @@ def test_gr00t_arrays_have_a_batch_and_a_time() -> None:
     }
     seen = gr00t.observation(fields | {"language": {"task": [["go"]]}})
     assert (seen.images["top"].shape, seen.instruction) == ((SIZE, SIZE, 3), "go")
+    assert gr00t.observation(fields | {"task": ["go"]}).instruction == "go", "flat, without its modality"
+    published = mapping(kind="gr00t", **{**changes, "instruction": {"key": "annotation.human.task_description"}})
+    told = {"language": {"annotation.human.task_description": [["go"]]}}
+    assert published.observation(fields | told).instruction == "go"
+    flat = {"video.top": fields["video"]["top"], "state.arm": fields["state"]["arm"]}
+    assert published.observation(flat | {"annotation.human.task_description": ("go",)}).instruction == "go"
+    with pytest.raises(InvalidArgument, match=r"'annotation.human.task_description' is given twice"):
+        published.observation(flat | told | {"annotation.human.task_description": ("go",)})
     fields["state"] = {"arm": np.zeros((1, 2, 3), np.float32)}
     with pytest.raises(InvalidArgument, match=r"'state.arm' has shape \[1, 2, 3\], expected 2 leading sizes of 1"):
         gr00t.observation(fields | {"language": {"task": [["go"]]}})
@@ -348,4 +360,6 @@ def test_what_no_policy_could_serve_is_refused_with_the_place(changes: dict[str,
 def test_two_dialects_need_two_ports() -> None:
     with pytest.raises(ConfigError, match=r"port 8000 of 127.0.0.1 is given to two dialects"):
         dialects(BLOCK, BLOCK)
+    with pytest.raises(ConfigError, match=r"port 50051 is that of the server"):
+        dialects(BLOCK | {"port": 50051})
     assert len(dialects(BLOCK, BLOCK | {"port": 8001}, BLOCK | {"kind": "gr00t"})) == 3

@@ -28,6 +28,7 @@ from toy_runtime import Job, ToyRuntime
 from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.message import CancelRequest, CloseSession, OpenSession, Submit
 from mstar_rt.server.compat.listeners import Dialects
+from mstar_rt.server.compat.openpi.conversation import FULL
 from mstar_rt.server.rates import MessageRates
 
 WITHIN_S = 1.0
@@ -176,12 +177,17 @@ def test_a_silent_client_loses_its_place() -> None:
         assert (closed.code, closed.reason) == (1000, "nothing came for 0.05 s (idle_timeout_s)")
 
 
-def test_one_that_is_not_admitted_reads_why(runtime: ToyRuntime) -> None:
+def test_one_that_is_not_admitted_reads_why(runtime: ToyRuntime, caplog: pytest.LogCaptureFixture) -> None:
     runtime.refuse_session = ("RESOURCE_EXHAUSTED", "rank 0 has no time for another robot")
     with connect(address_of(runtime), compression=None) as refused:
         closed = closing(refused).rcvd
         assert closed is not None
         assert (closed.code, closed.reason) == (1011, "rank 0 has no time for another robot")
+    long = "model 'toy' cannot serve a robot 4 chunks per second (control_hz / replan_every) on time: " + "x" * 99
+    runtime.refuse_session = ("RESOURCE_EXHAUSTED", long)
+    with connect(address_of(runtime), compression=None) as refused:
+        assert closing(refused).rcvd.reason == FULL  # type: ignore[union-attr]
+    assert "(control_hz / execute) on time: xxx" in caplog.text
 
 
 def test_nobody_can_connect_before_the_policy_serves() -> None:

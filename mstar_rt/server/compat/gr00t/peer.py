@@ -179,12 +179,12 @@ def modalities(mapping: Mapping) -> dict[str, Any]:
     """By modality: keys without its name in front, and the time steps: one of observations, all of a chunk."""
     layout = mapping.layout
     observed = [source.key for source in layout.cameras.values()] + [part.key for part in layout.state]
-    if layout.instruction is not None:
-        observed.append(layout.instruction.key)
     keys: dict[str, list[str]] = {}
     for key in observed:
         name, _, rest = key.partition(".")
         keys.setdefault(name, []).append(rest or name)
+    if mapping.instruction_key is not None:
+        keys["language"] = [mapping.instruction_key]
     answer = {name: codec.modality(rest, [0]) for name, rest in keys.items()}
     actions = list(layout.actions.split or (layout.actions.key,))
     answer["action"] = codec.modality(

@@ -118,6 +118,8 @@ class Gr00tServer:
             frames = await self._router.recv_multipart(copy=False)
             try:
                 await self._receive(frames)
+            except zmq.ZMQError as error:
+                _log.info("a gr00t client has gone before its request was read: %s", error)
             except Exception:
                 _log.exception("a gr00t client's request was dropped")
 

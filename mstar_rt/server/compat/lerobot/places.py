@@ -137,12 +137,12 @@ class Places:
         return given[0] if given and all(each == given[0] for each in given) else None
 
     def _watch(self, place: Place) -> None:
-        """A client that calls nothing for so long has no use for its session."""
+        """A client that calls nothing for so long has gone, or will ask for its session when it goes on."""
         if self._places.get(place.peer) is not place:
             return
         left_s = place.idle_timeout_s - place.idle_s
         if left_s <= 0:
-            self.drop(place)
+            self.lose(place)
         else:
             asyncio.get_running_loop().call_later(left_s, self._watch, place)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
@@ -11,7 +12,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from mstar_rt.clock import Clock
-from mstar_rt.errors import InvalidArgument, MstarError
+from mstar_rt.errors import InvalidArgument, MstarError, ResourceExhausted
+from mstar_rt.protos import request_pb2
 from mstar_rt.server.answering import error_detail
 from mstar_rt.server.compat.mapping import OFF_LOOP_BYTES, Mapping
 from mstar_rt.server.compat.openpi.codec import OpenpiCodec
@@ -22,8 +24,11 @@ from mstar_rt.server.rates import MessageRates
 
 MAX_REASON_BYTES = 120
 """What a close frame has room for is 123."""
+FULL = "no time for one more robot: have it execute more of each chunk, or try again later; the server's log has more"
 ENDPOINT, SESSION_ID = "endpoint", "session_id"
 RESET_DONE = "reset successful"
+
+_log = logging.getLogger(__name__)
 
 
 class Conversation:
@@ -83,7 +88,7 @@ class Conversation:
         try:
             await self._robot.open(self._mapping.opening())
         except Exception as error:
-            await self._close(error_detail(error, new_id("r")).message)
+            await self._refuse(error_detail(error, new_id("r")))
             return False
         await self._connection.send(self._codec.pack(metadata(self._mapping)))
         return True
@@ -158,6 +163,12 @@ class Conversation:
         else:
             await self._connection.send(detail.message)
         await self._close(detail.message)
+
+    async def _refuse(self, detail: request_pb2.ErrorDetail) -> None:
+        """What does not fit into a close frame is in the log."""
+        _log.warning("a client at %s is refused: %s", self._client, detail.message)
+        is_long = len(detail.message.encode()) > MAX_REASON_BYTES
+        await self._close(FULL if is_long and detail.code == ResourceExhausted.code else detail.message)
 
     async def _close(self, why: str) -> None:
         reason = why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
