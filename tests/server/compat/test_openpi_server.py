@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import connect
 
@@ -22,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from certificates import new_authority
 from control_stream import Held, answer
-from openpi_client import SIZE, OpenpiClient, address_of, dialect, observation, packed, served
+from openpi_client import SIZE, OpenpiClient, address_of, dialect, observation, packed, served, unpacked
 from toy_runtime import Job, ToyRuntime
 
 from mstar_rt.errors import ConfigError, FailedPrecondition
@@ -222,17 +223,25 @@ def test_without_a_right_key_nobody_comes_in(tmp_path: Path) -> None:
         assert get(runtime, "/healthz").startswith(b"HTTP/1.1 200 OK")
 
 
-def test_with_tls_a_client_is_known_by_its_certificate(tmp_path: Path) -> None:
+async def test_with_tls_a_client_is_known_by_its_certificate(tmp_path: Path) -> None:
+    """On one thread: websockets' blocking client reads on one and writes on another, which SSL sockets of Python 3.11
+    are not made for: once a handshake was never answered.
+    """
     authority = new_authority(tmp_path)
     arm = authority.pair("arm-7")
     with served(tls=authority.server(client_ca=True)) as runtime:
-        assert address_of(runtime).startswith("wss://")
+        address = address_of(runtime)
+        assert address.startswith("wss://")
         context = ssl.create_default_context(cafile=authority.cert)
         with pytest.raises((ssl.SSLError, ConnectionError, ConnectionClosed, InvalidHandshake)):
-            OpenpiClient(address_of(runtime), ssl=context).infer(observation())
+            await (await connect_async(address, ssl=context)).recv()
         context.load_cert_chain(arm.cert, arm.key)
-        with OpenpiClient(address_of(runtime), ssl=context) as client:
-            client.infer(observation())
+        async with connect_async(address, ssl=context, compression=None) as client:
+            await client.recv()
+            await client.send(msgspec.msgpack.encode(packed(observation())))
+            answer = await client.recv()
+            assert isinstance(answer, bytes)
+            assert unpacked(answer)["actions"].shape
         assert [opening.client for opening in runtime.seen(OpenSession)] == ["arm-7"]
 
 
