@@ -19,6 +19,8 @@ from serving import Serving, assert_nothing_is_held, write_deployment
 
 from mstar_rt.client import Client, ControlSession, RobotAction, connect_async
 
+pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+
 SIZE, HORIZON = 16, 8
 STATE = np.array([0.5, 0.25, 0.0], np.float32)
 GUIDED = {"chunking": "guided", "schedule": "linear"}
