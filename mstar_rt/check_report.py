@@ -49,7 +49,7 @@ def report(config: DeploymentConfig, models: Mapping[str, ServedModel], placemen
 
 
 SHOWN_OF_WORKER = ("rank", "device", "dtype", "threads", "process", "compile")
-SHOWN_OF_SERVER = ("host", "port", "process", "metrics_port", "trace_dir", "otlp_endpoint")
+SHOWN_OF_SERVER = ("host", "port", "process", "http_port", "metrics_port", "trace_dir", "otlp_endpoint")
 """Keys that have words of their own."""
 
 
@@ -63,9 +63,9 @@ def _worker(worker: WorkerConfig) -> Iterator[str]:
 def _server(config: DeploymentConfig) -> Iterator[str]:
     """Who may look at it, and what else is not as usual."""
     server = config.server
-    if server.metrics_port is not None:
-        where = f"port {server.metrics_port}" if server.metrics_port else "a free port"
-        yield f"  metrics on {where} of {server.host}"
+    for what, port in (("OpenAI's API", server.http_port), ("metrics", server.metrics_port)):
+        if port is not None:
+            yield f"  {what} on {f'port {port}' if port else 'a free port'} of {server.host}"
     if server.trace_dir:
         folder = config.resolve(server.trace_dir)
         yield f"  traces of missed ticks go to {folder}" + ("" if Path(folder).exists() else ", which will be made")

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mstar_rt import __version__
@@ -21,7 +21,7 @@ from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 from mstar_rt.top.arguments import add_arguments
 
-BENCHMARKS = ("runtime", "rollout", "plan", "control", "dialects", "mixed", "window", "jitter", "soak")
+BENCHMARKS = ("runtime", "rollout", "plan", "control", "dialects", "mixed", "speech", "window", "jitter", "soak")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,8 +95,21 @@ def _parser() -> argparse.ArgumentParser:
     add_connection_arguments(replay)
     replay.set_defaults(run=_replay)
 
+    chat = commands.add_parser("chat", help="talk with a language model of a running server")
+    chat.add_argument("text", nargs="?", help="what to say; without it lines of standard input, as one conversation")
+    chat.add_argument("--max-tokens", type=int, help="of each answer at most; the model's default if not given")
+    chat.add_argument("--temperature", type=float, help="0: always the likeliest token")
+    _add_generator_arguments(chat, _chat)
+
+    say = commands.add_parser("say", help="let a voice of a running server speak a text, to a WAV file")
+    say.add_argument("text", help="what to say")
+    say.add_argument("--out", required=True, help="the WAV file to write")
+    say.add_argument("--voice", help="one of the model's voices, its default if not given")
+    say.add_argument("--speed", type=float, help="1: normal")
+    _add_generator_arguments(say, _say)
+
     demo = commands.add_parser(
-        "demo", help="simulated robots, driven by a served policy and by plans in a world model", add_help=False
+        "demo", help="simulated robots, driven by a policy and by plans; or speech, to a WAV file", add_help=False
     )
     demo.set_defaults(run=_demo)
 
@@ -107,6 +120,16 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--png", help="write a plot to this file")
     bench.set_defaults(run=_bench)
     return parser
+
+
+def _add_generator_arguments(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace, list[str]], int]
+) -> None:
+    parser.add_argument("--model", help="a model of the server; the only one that can, if not given")
+    parser.add_argument("--seed", type=int, help="equal seeds give equal results; fresh if not given")
+    parser.add_argument("--address", default="127.0.0.1:50051", help="host:port of a server")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
 
 
 def _serve(args: argparse.Namespace, _: list[str]) -> int:
@@ -149,6 +172,7 @@ def _check(args: argparse.Namespace, _: list[str]) -> int:
     from mstar_rt.launch import declare_models, edge_config, place_models, watch_config
     from mstar_rt.server.compat.listeners import check_dialects
     from mstar_rt.server.edge import check_edge_config
+    from mstar_rt.server.gateway.check import check_gateway
     from mstar_rt.server.trace_dumps import check_trace_folder
 
     config = load_deployment(args.config)
@@ -157,6 +181,8 @@ def _check(args: argparse.Namespace, _: list[str]) -> int:
     edge = edge_config(config)
     check_edge_config(edge)
     check_dialects(edge.dialects, models, tls=edge.tls, insecure=edge.insecure)
+    if edge.http_port is not None:
+        check_gateway(models)
     if trace_dir := watch_config(config).trace_dir:
         check_trace_folder(Path(trace_dir))
     for model in models.values():
@@ -220,8 +246,20 @@ def _replay(args: argparse.Namespace, _: list[str]) -> int:
     return run(args)
 
 
+def _chat(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.client.generation.command import chat
+
+    return chat(args)
+
+
+def _say(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.client.generation.command import say
+
+    return say(args)
+
+
 def _demo(_: argparse.Namespace, rest: list[str]) -> int:
-    if importlib.util.find_spec("mujoco") is None:
+    if rest[:1] != ["speech"] and importlib.util.find_spec("mujoco") is None:
         raise ConfigError("the demo needs the simulator: pip install 'mstar-rt[sim]'")
     return int(importlib.import_module("sim_bridge.demo").main(rest))
 

@@ -283,6 +283,11 @@ def connection_environment() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def user_cache() -> Path:
+    """Where what is made once is kept: XDG_CACHE_HOME/mstar-rt, ~/.cache/mstar-rt when unset."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mstar-rt"
+
+
 def log_level() -> str:
     """MSTAR_LOG, one of the logging module's level names; WARNING when unset."""
     level = os.environ.get("MSTAR_LOG", "WARNING").upper()

@@ -291,7 +291,7 @@ async def serve(config: DeploymentConfig) -> None:
             gc.freeze()
             process_settings.apply(config.server.process, spare_children=True)
             print(f"mstar-rt serves {', '.join(deployment.models)} on {deployment.address}", flush=True)
-            for listener in deployment.edge.dialects.listeners:
+            for listener in deployment.edge.listeners:
                 print(f"mstar-rt serves {listener.name}", flush=True)
             if deployment.metrics_address:
                 print(f"mstar-rt shows its metrics on {deployment.metrics_address}", flush=True)
@@ -345,6 +345,7 @@ def edge_config(config: DeploymentConfig) -> EdgeConfig:
             dataclasses.replace(dialect, api_keys_file=config.resolve(dialect.api_keys_file))
             for dialect in config.dialects
         ),
+        http_port=server.http_port,
     )
 
 

@@ -12,6 +12,9 @@ from mstar_rt.errors import ConfigError, nearest
 BUILT_IN_FAMILIES = {
     "act": "policies.act.model:declare",
     "diffusion": "policies.diffusion.model:declare",
+    "hibari": "generators.hibari.model:declare",
+    "llama": "generators.llama.model:declare",
+    "orpheus": "generators.orpheus.model:declare",
     "pi05": "policies.pi05.model:declare",
     "pi0": "policies.pi05.model:declare_pi0",
     "vjepa2": "world_models.vjepa2_video.model:declare",

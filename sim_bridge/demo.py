@@ -1,6 +1,7 @@
 """`mstar-rt demo`: robots on a simulated table, driven by a policy and by plans in a world model, both served.
 
 Both parts run with their defaults; `mstar-rt demo policy` and `mstar-rt demo planner` run one, and take options.
+`mstar-rt demo speech` is a third, which needs no simulator: a text, spoken.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PARTS = {"policy": "sim_bridge.demo_policy", "planner": "sim_bridge.demo_planner"}
-"""Modules; `main(argv)` of each returns 0 only if its robots did what they should."""
+ROBOTS = {"policy": "sim_bridge.demo_policy", "planner": "sim_bridge.demo_planner"}
+PARTS = {**ROBOTS, "speech": "sim_bridge.demo_speech"}
+"""Modules; `main(argv)` of each returns 0 only if its robots, or its voice, did what they should."""
 
 
 def main(argv: Sequence[str]) -> int:
     if argv and argv[0] in PARTS:
         return int(importlib.import_module(PARTS[argv[0]]).main(argv[1:]))
     args = _arguments(argv)
-    return max([_in_a_process_of_its_own(name, Path(args.output) / name) for name in PARTS])
+    return max([_in_a_process_of_its_own(name, Path(args.output) / name) for name in ROBOTS])
 
 
 def _in_a_process_of_its_own(part: str, output: Path) -> int:

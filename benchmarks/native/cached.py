@@ -79,4 +79,4 @@ class CachedLoop:
             x, q = x[:, config.num_condition_tokens :], q[:, config.num_condition_tokens :]
         attended = attend(q, keys[:, :end], values[:, :end], causal=False).flatten(-2)
         x = block.attn.proj(attended, residual=x)
-        return block.mlp.fc2(block.mlp.fc1(block.norm2(x), gelu=True), residual=x)
+        return block.mlp.fc2(block.mlp.fc1(block.norm2(x), activation="gelu"), residual=x)

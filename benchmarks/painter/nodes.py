@@ -76,7 +76,7 @@ class ByRows(ABC):
     def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
         rows = [self._rows(call) for call in calls]
         given = torch.cat([self.tokens(call, own).flatten(0, 1) for call, own in zip(calls, rows, strict=True)])
-        made = torch.tanh(self._second(self._first(given, gelu="tanh")))
+        made = torch.tanh(self._second(self._first(given, activation="gelu_tanh")))
         side = rows[0].shape[1]
         parts = made.split([len(own) * side for own in rows])
         return [self._settle(call, part.unflatten(0, (-1, side))) for call, part in zip(calls, parts, strict=True)]

@@ -20,6 +20,9 @@ from mstar_rt.client.control.delay_estimate import DelayEstimate
 from mstar_rt.client.control.results import ActionChunk, ControlEvent, ControlStats
 from mstar_rt.client.control.robot_schema import CameraSchema, PolicyInfo, RobotSchema, VectorSchema
 from mstar_rt.client.control.session import ControlSession
+from mstar_rt.client.generation.asynchronous_streams import AsyncChatStream, AsyncSpeechStream
+from mstar_rt.client.generation.results import AudioPiece, GenerationDone, Speech, TextPiece
+from mstar_rt.client.generation.streams import ChatStream, SpeechStream
 from mstar_rt.client.recording.writer import Recording
 from mstar_rt.client.results import (
     Encoding,
@@ -51,18 +54,23 @@ from mstar_rt.freed_memory import keep_freed_memory
 __all__ = [
     "ActionChunk",
     "ActionQueue",
+    "AsyncChatStream",
     "AsyncClient",
     "AsyncControlSession",
+    "AsyncSpeechStream",
     "AsyncTaskSession",
     "AsyncTaskStream",
     "AsyncWorldModelSession",
+    "AudioPiece",
     "CameraSchema",
+    "ChatStream",
     "Client",
     "ControlEvent",
     "ControlSession",
     "ControlStats",
     "DelayEstimate",
     "Encoding",
+    "GenerationDone",
     "Histogram",
     "LoopTime",
     "ModelDescription",
@@ -85,12 +93,15 @@ __all__ = [
     "ServerInfo",
     "SessionEvent",
     "SessionInfo",
+    "Speech",
+    "SpeechStream",
     "TaskDone",
     "TaskInfo",
     "TaskOutput",
     "TaskSession",
     "TaskStream",
     "TensorInfo",
+    "TextPiece",
     "Timing",
     "VectorSchema",
     "WalkInfo",

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from mstar_rt.client.credentials import Option
 from mstar_rt.errors import FailedPrecondition
-from mstar_rt.protos import runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
+from mstar_rt.protos import generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 
 OPTIONS: list[Option] = [
     ("grpc.max_receive_message_length", -1),
@@ -50,6 +50,7 @@ class Connection:
         self.channel = channel = open_channel(address, [*OPTIONS, *options])
         self.closed = False
         self._world_model: Any = world_model_pb2_grpc.WorldModelStub(channel)
+        self._generation: Any = generation_pb2_grpc.GenerationStub(channel)
         self._tasks: Any = task_pb2_grpc.TasksStub(channel)
         self._runtime: Any = runtime_pb2_grpc.RuntimeStub(channel)
         self._health: Any = health_pb2_grpc.HealthStub(channel)
@@ -62,6 +63,11 @@ class Connection:
     def world_model(self) -> Any:
         self.check_open()
         return self._world_model
+
+    @property
+    def generation(self) -> Any:
+        self.check_open()
+        return self._generation
 
     @property
     def tasks(self) -> Any:

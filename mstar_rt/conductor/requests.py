@@ -132,6 +132,7 @@ class RequestState:
             fetches=fetches_for(rank, absent, caches, self.records),
             client=submit.client,
             is_warm_up=submit.warmup_on is not None,
+            playback=submit.playback,
         )
 
     def note_started(self, start: StartWalk, rank: int) -> None:

@@ -38,6 +38,7 @@ from mstar_rt.message.walks import (
     ReleaseScope,
     ResumeWalk,
     Shutdown,
+    SoundMade,
     StartWalk,
     Stats,
     SuspendWalk,
@@ -50,7 +51,7 @@ from mstar_rt.message.walks import (
 
 Message = Union[
     OpenSession, CloseSession, Submit, Warmed, CancelRequest, SessionOpened, Finished, WarmUp, RequestFailed,
-    ServingState, WorkerReady, Admitted, Heartbeat, StartWalk, WalkDone, WalkFailed, WalkYields, SuspendWalk,
+    ServingState, WorkerReady, Admitted, Heartbeat, StartWalk, SoundMade, WalkDone, WalkFailed, WalkYields, SuspendWalk,
     ResumeWalk, ReleaseScope, AskStats, Stats, AskTrace, Trace, Drain, Shutdown, Tokens, FetchScope, Fetched,
     Emitted, EmittedGroup, Release, PeerGone,
 ]  # fmt: skip

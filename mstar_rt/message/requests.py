@@ -7,6 +7,15 @@ import msgspec
 from mstar_rt.message.tensors import NodeTime, ParamField, TensorRef
 
 
+class Playback(msgspec.Struct, frozen=True):
+    """Somebody listens to `output` while it is made: mono samples, which he plays from the first one on, `buffer_s`
+    seconds later. Only the order of work depends on it."""
+
+    output: str
+    sample_rate_hz: int
+    buffer_s: float = 0.0
+
+
 class OpenSession(msgspec.Struct, tag=True):
     """Keep state for `session_id` between requests (what walks persist). Answered by SessionOpened or RequestFailed
     with the session id as request id.
@@ -40,7 +49,7 @@ class Submit(msgspec.Struct, tag=True):
     Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
     `warmup_on` is what a WarmUp has as `replicas`: the request runs there, although these may not serve yet. `is_cold`:
     it is the first of its kind there, so its times say nothing. `client` is whom it counts for: the connection that it
-    came by, or the control session; "" nobody.
+    came by, or the control session; "" nobody. `playback`: its output is listened to.
     """
 
     request_id: str
@@ -55,6 +64,7 @@ class Submit(msgspec.Struct, tag=True):
     warmup_on: list[int] | None = None
     is_cold: bool = False
     client: str = ""
+    playback: Playback | None = None
 
 
 class Warmed(msgspec.Struct, tag=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mstar_rt.message.requests import Playback
 from mstar_rt.message.tensors import NodeTime, ParamField, TensorRef
 
 
@@ -71,6 +72,15 @@ class StartWalk(msgspec.Struct, tag=True):
     sent_ns: int = 0
     client: str = ""
     is_warm_up: bool = False
+    playback: Playback | None = None
+
+
+class SoundMade(msgspec.Struct, tag=True):
+    """A rank of a walk that is listened to has made more sound, which has been played at `dry_ns` (to the others)."""
+
+    request_id: str
+    walk_id: int
+    dry_ns: int
 
 
 class WalkDone(msgspec.Struct, tag=True):

@@ -11,6 +11,7 @@ import numpy as np
 from mstar_rt.errors import GraphError, InvalidArgument, NotFound, nearest
 from mstar_rt.graph import WalkGraph
 from mstar_rt.model.declaration import check_declaration
+from mstar_rt.model.generation import GenerationSpec, check_generation
 from mstar_rt.model.policy import PolicySpec
 from mstar_rt.model.policy_check import check_policy
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec, check_params, check_tensors
@@ -91,7 +92,7 @@ class ServedModel:
     `node_outputs` are specifications of outputs by "node.slot". Workers with `check_outputs` hold every value against
     them, and against the outputs of the task where it is emitted.
 
-    `policy` makes it a model that Robot.Control serves.
+    `policy` makes it a model that Robot.Control serves, `generation` one that Generation.Generate does.
 
     Raises: GraphError from the constructor, where the parts of the declaration do not fit together.
     """
@@ -108,10 +109,12 @@ class ServedModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
     node_outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     policy: PolicySpec | None = None
+    generation: GenerationSpec | None = None
 
     def __post_init__(self) -> None:
         check_declaration(self)
         check_policy(self)
+        check_generation(self)
 
     @property
     def cache_lifetimes(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Paged attention on plain torch operations: the backend of CPUs, and the oracle for the others.
 
 Blocks of equal history, equal number of new tokens and equal kind make one dense attention call, over the pages in
-place where they lie evenly (see attention_pages). Without history the pages are only written, never read.
+place where they lie evenly (see attention_pages). Without history the pages are only written, never read. Where every
+sequence gets one more token, attention_single has less to do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mstar_rt.nn.attention import (
 )
 from mstar_rt.nn.attention_dense import attend
 from mstar_rt.nn.attention_pages import StoredTokens, lay_out
+from mstar_rt.nn.attention_single import SingleTokens, are_single
 
 Rows = slice | torch.Tensor
 
@@ -148,6 +150,8 @@ class CpuAttentionPlan:
         """See AttentionPlan.run."""
         self._check_stored(k, v)
         self._check_queries(q, k, read)
+        if self._single is not None and read is None:
+            return self._single.run(layer, q, k, v)
         groups = self._groups if read is None else list(_groups(self._pool, self._blocks, frozenset(read)))
         if len(groups) == 1 and groups[0].shape.is_read:
             return groups[0].attend(layer, q, k, v)
@@ -183,6 +187,10 @@ class CpuAttentionPlan:
     def rollback(self) -> None:
         """See AttentionPlan.rollback."""
         self._reservation.rollback()
+
+    @cached_property
+    def _single(self) -> SingleTokens | None:
+        return SingleTokens(self._pool, self._blocks) if are_single(self._blocks) else None
 
     @cached_property
     def _groups(self) -> list[Group]:

@@ -27,17 +27,29 @@ def read_torch_sections(path: Path, sections: Sequence[str]) -> dict[str, Weight
 
     Raises: CheckpointError: no such file, not a zip-format torch file, not only tensors, or a section is missing.
     """
+    content = _read_torch(path)
+    return {section: _section(path, content, section) for section in sections}
+
+
+def read_torch_weights(path: Path) -> Weights:
+    """Every tensor of a torch file that is one dictionary of them, as `pytorch_model.bin` is.
+
+    Raises: CheckpointError: no such file, not a zip-format torch file, or not only tensors.
+    """
+    return _tensors(path, "weights", _read_torch(path))
+
+
+def _read_torch(path: Path) -> object:
     check_exists(path)
     if not zipfile.is_zipfile(path):
         raise CheckpointError(f"{path} is not a torch weights file (a zip archive); re-save it with torch.save")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # the loader raises many kinds for one fault: the file is not plain weights
         raise CheckpointError(
             f"{path} is damaged or holds more than tensors and plain containers ({type(error).__name__}), which is not "
             "read; re-save its state dictionaries alone"
         ) from error
-    return {section: _section(path, content, section) for section in sections}
 
 
 def read_safetensors(path: Path) -> Weights:
@@ -155,10 +167,13 @@ def _section(path: Path, content: object, section: str) -> Weights:
     if not isinstance(content, Mapping) or section not in content:
         held = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
         raise CheckpointError(f"{path} lacks {section!r}, expected a dictionary with it; found: {held}")
-    weights = content[section]
+    return _tensors(path, section, content[section])
+
+
+def _tensors(path: Path, what: str, weights: object) -> Weights:
     if not isinstance(weights, Mapping):
-        raise CheckpointError(f"{path}: {section!r} must be a dictionary of tensors, got {type(weights).__name__}")
+        raise CheckpointError(f"{path}: {what!r} must be a dictionary of tensors, got {type(weights).__name__}")
     for key, tensor in weights.items():
         if not isinstance(tensor, torch.Tensor):
-            raise CheckpointError(f"{path}: {section}[{key!r}] must be a tensor, got {type(tensor).__name__}")
+            raise CheckpointError(f"{path}: {what}[{key!r}] must be a tensor, got {type(tensor).__name__}")
     return dict(weights)

@@ -1,4 +1,4 @@
-"""Decoder layers of the Gemma family, whose attention is handed in by the caller.
+"""Decoder layers of the Gemma and Llama families, whose attention is handed in by the caller.
 
 The same layer runs dense and paged, causally or over blocks, plain or modulated by a condition.
 """
@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from mstar_rt.nn.attention import AttentionPlan
-from mstar_rt.nn.linear import Linear, PreparedLinear
-from mstar_rt.nn.rms_norm import AdaptiveRMSNorm, Modulation, RMSNorm, normed
+from mstar_rt.nn.linear import Activation, Linear, PreparedLinear
+from mstar_rt.nn.packed_linear import PackedLinear
+from mstar_rt.nn.rms_norm import GEMMA, AdaptiveRMSNorm, Modulation, NormKind, RMSNorm, normed
 from mstar_rt.nn.rope import rotate_halves
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -41,9 +42,9 @@ class GroupedQueryAttention(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """The weights of down(gelu(gate x) * up x).
+    """The weights of down(activation(gate x) * up x).
 
-    Two products that end in GELU and in the multiplication take two thirds of the time of a fused one.
+    Two products that end in the activation and in the multiplication take two thirds of the time of a fused one.
     """
 
     def __init__(self, width: int, hidden_dim: int) -> None:
@@ -53,18 +54,23 @@ class GatedMlp(nn.Module):
         self.down_proj = Linear(hidden_dim, width, bias=False)
 
 
+Product = Linear | PreparedLinear | PackedLinear
+
+
 class LayerParts(NamedTuple):
     """What a layer computes with. Weights of norms are None where norms are adaptive."""
 
     norm_before: torch.Tensor | None
-    qkv: Linear | PreparedLinear
-    output: Linear | PreparedLinear
+    qkv: Product
+    output: Product
     norm_between: torch.Tensor | None
-    gate: Linear | PreparedLinear
-    up: Linear | PreparedLinear
-    down: Linear | PreparedLinear
+    gate: Product
+    up: Product
+    down: Product
     num_kv_heads: int
     head_dim: int
+    norm_kind: NormKind = GEMMA
+    activation: Activation = "gelu_tanh"
 
     def decode(
         self,
@@ -78,24 +84,23 @@ class LayerParts(NamedTuple):
 
         Args:  x [..., W]. turn: rotary table of the tokens' positions. before, between: of the two norms.
         """
-        heads = self.qkv(normed(x, self.norm_before, before)).view(*x.shape[:-1], -1, self.head_dim)
+        heads = self.qkv(normed(x, self.norm_before, before, self.norm_kind)).view(*x.shape[:-1], -1, self.head_dim)
         num_turned = heads.shape[-2] - self.num_kv_heads
         turned = rotate_halves(heads[..., :num_turned, :], turn)
         q, k = turned.split((num_turned - self.num_kv_heads, self.num_kv_heads), dim=-2)
         attended = attend(q, k, heads[..., num_turned:, :]).flatten(-2)
         if before is None or between is None:
             x = self.output(attended, residual=x)
-            return self.down(self._hidden(normed(x, self.norm_between, None)), residual=x)
+            return self.down(self._hidden(normed(x, self.norm_between, None, self.norm_kind)), residual=x)
         x = torch.addcmul(x, self.output(attended), before.gate.to(x.dtype))
         return torch.addcmul(x, self.down(self._hidden(normed(x, None, between))), between.gate.to(x.dtype))
 
     def _hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """The GELU is approximated by a tanh."""
-        return self.up(x, factor=self.gate(x, gelu="tanh"))
+        return self.up(x, factor=self.gate(x, activation=self.activation))
 
 
 class DecoderLayer(nn.Module):
-    """Under a condition of `condition_dim` numbers its norms are adaptive, else they have weights."""
+    """Under a condition of `condition_dim` numbers its norms are adaptive, else they have weights of `norm_kind`."""
 
     def __init__(
         self,
@@ -105,11 +110,15 @@ class DecoderLayer(nn.Module):
         head_dim: int,
         mlp_dim: int,
         condition_dim: int | None = None,
+        norm_kind: NormKind = GEMMA,
+        activation: Activation = "gelu_tanh",
     ) -> None:
         super().__init__()
-        self.input_layernorm = norm_of(width, condition_dim)
+        self.norm_kind = norm_kind
+        self.activation: Activation = activation
+        self.input_layernorm = norm_of(width, condition_dim, norm_kind)
         self.self_attn = GroupedQueryAttention(width, num_heads, num_kv_heads, head_dim)
-        self.post_attention_layernorm = norm_of(width, condition_dim)
+        self.post_attention_layernorm = norm_of(width, condition_dim, norm_kind)
         self.mlp = GatedMlp(width, mlp_dim)
 
     def forward(
@@ -133,7 +142,13 @@ class DecoderLayer(nn.Module):
 
     def parts(self, is_prepared: bool) -> LayerParts:
         """`is_prepared`: for inference, with less to do at each call."""
-        prepare = PreparedLinear if is_prepared else _as_it_is
+        return self._parts(PreparedLinear if is_prepared else _as_it_is, is_prepared)
+
+    def packed(self) -> LayerParts:
+        """For inference alone, with copies of the weights: see PackedLinear."""
+        return self._parts(PackedLinear.of, is_prepared=True)
+
+    def _parts(self, prepare: Callable[[Linear], Product], is_prepared: bool) -> LayerParts:
         attention, mlp = self.self_attn, self.mlp
         return LayerParts(
             _weight_of(self.input_layernorm, is_prepared),
@@ -145,6 +160,8 @@ class DecoderLayer(nn.Module):
             prepare(mlp.down_proj),
             attention.num_kv_heads,
             attention.head_dim,
+            self.norm_kind,
+            self.activation,
         )
 
 
@@ -193,9 +210,9 @@ class KeyValueLayer(nn.Module):
         return rotate_halves(k, turn), v
 
 
-def norm_of(width: int, condition_dim: int | None) -> RMSNorm | AdaptiveRMSNorm:
+def norm_of(width: int, condition_dim: int | None, kind: NormKind = GEMMA) -> RMSNorm | AdaptiveRMSNorm:
     """Adaptive where there is a condition."""
-    return RMSNorm(width) if condition_dim is None else AdaptiveRMSNorm(width, condition_dim)
+    return RMSNorm(width, kind) if condition_dim is None else AdaptiveRMSNorm(width, condition_dim)
 
 
 def _weight_of(norm: RMSNorm | AdaptiveRMSNorm, is_prepared: bool) -> torch.Tensor | None:

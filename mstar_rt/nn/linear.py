@@ -27,9 +27,12 @@ PACKED_FOR_ROWS = 1056
 ALL = slice(None)
 """All outputs of a layer."""
 
-Gelu = Literal[False, True, "tanh"]
-"""None, the exact one, or its approximation by a tanh."""
-_APPROXIMATION: dict[Gelu, str] = {False: "none", True: "none", "tanh": "tanh"}
+Activation = Literal["none", "gelu", "gelu_tanh", "silu"]
+"""None, the exact GELU, its approximation by a tanh, or x sigmoid(x)."""
+_FUSED: dict[Activation, tuple[str, str]] = {
+    "none": ("none", "none"), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", "none"),
+}  # fmt: skip
+"""What oneDNN calls them."""
 
 
 class Linear(nn.Linear):
@@ -41,20 +44,20 @@ class Linear(nn.Linear):
     def forward(
         self,
         x: torch.Tensor,
-        gelu: Gelu = False,
+        activation: Activation = "none",
         residual: torch.Tensor | None = None,
         columns: slice = ALL,
         factor: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x [..., in] -> gelu(x weight + bias) + residual [..., out], as far as each is asked for.
+        """x [..., in] -> activation(x weight + bias) + residual [..., out], as far as each is asked for.
 
         `columns`: a contiguous part of the outputs, the only ones computed. `factor` [..., out] multiplies, where the
         residual would be added; there is one of the two at most.
         """
         if columns is not ALL:
             bias = None if self.bias is None else self.bias[columns]
-            return _linear(x, self.weight[columns], bias, None, gelu, residual, factor)
-        return _linear(x, self.weight, self.bias, self._packed_now(), gelu, residual, factor)
+            return _linear(x, self.weight[columns], bias, None, activation, residual, factor)
+        return _linear(x, self.weight, self.bias, self._packed_now(), activation, residual, factor)
 
     def pack(self) -> None:
         """Keep a copy of the weights as oneDNN wants them, where that pays; they must not change in place any more."""
@@ -95,7 +98,7 @@ class PreparedLinear:
     def __call__(
         self,
         x: torch.Tensor,
-        gelu: Gelu = False,
+        activation: Activation = "none",
         residual: torch.Tensor | None = None,
         columns: slice = ALL,
         factor: torch.Tensor | None = None,
@@ -103,12 +106,11 @@ class PreparedLinear:
         """See `Linear.forward`; x has the weights' dtype."""
         if columns is not ALL:
             bias = None if self._bias is None else self._bias[columns]
-            return _linear(x, self._weight[columns], bias, None, gelu, residual, factor)
+            return _linear(x, self._weight[columns], bias, None, activation, residual, factor)
         if x.numel() >= self._fewest_numbers:
-            return _product(x, self._packed, self._bias, gelu, residual, factor)
+            return _product(x, self._packed, self._bias, activation, residual, factor)
         out = functional.linear(x, self._weight, self._bias)
-        out = functional.gelu(out, approximate=_APPROXIMATION[gelu]) if gelu else out
-        return _combined(out, residual, factor)
+        return _combined(activated(out, activation), residual, factor)
 
 
 def pack(network: nn.Module) -> None:
@@ -128,17 +130,24 @@ def _linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     packed: torch.Tensor | None = None,
-    gelu: Gelu = False,
+    activation: Activation = "none",
     residual: torch.Tensor | None = None,
     factor: torch.Tensor | None = None,
 ) -> torch.Tensor:
     assert residual is None or factor is None
     takes_onednn = _takes_onednn(x, weight)
     if takes_onednn and not torch.is_grad_enabled():
-        return _product(x, weight if packed is None else packed, bias, gelu, residual, factor)
+        return _product(x, weight if packed is None else packed, bias, activation, residual, factor)
     out = _OneDnnLinear.apply(x, weight, bias) if takes_onednn else functional.linear(x, weight, bias)
-    out = functional.gelu(out, approximate=_APPROXIMATION[gelu]) if gelu else out
-    return _combined(out, residual, factor)
+    return _combined(activated(out, activation), residual, factor)
+
+
+def activated(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    if activation == "none":
+        return x
+    if activation == "silu":
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def _combined(out: torch.Tensor, residual: torch.Tensor | None, factor: torch.Tensor | None) -> torch.Tensor:
@@ -163,15 +172,16 @@ def _product(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    gelu: Gelu = False,
+    activation: Activation = "none",
     residual: torch.Tensor | None = None,
     factor: torch.Tensor | None = None,
 ) -> torch.Tensor:
     assert _ONEDNN is not None
     x = x.contiguous()  # a strided input sends oneDNN to its reference code, a hundred times slower
     other = factor if residual is None else residual
-    if other is None or gelu:
-        out = _ONEDNN(x, weight, bias, "gelu" if gelu else "none", [], _APPROXIMATION[gelu])
+    if other is None or activation != "none":
+        name, algorithm = _FUSED[activation]
+        out = _ONEDNN(x, weight, bias, name, [], algorithm)
         return _combined(out, residual, factor)
     return _ONEDNN.binary(x, other.contiguous(), weight, bias, "add" if factor is None else "mul")
 

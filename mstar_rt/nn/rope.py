@@ -6,18 +6,43 @@ channels stand, as long as queries and keys agree, and complex arithmetic takes 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 
 BASE = 10_000.0
 
 
+@dataclass(frozen=True)
+class LongContext:
+    """How the Llama 3 family slows down channels, so that it can be trained further on longer texts than before.
+
+    Wavelengths in positions: below `original_positions / high_factor` nothing changes, above `original_positions /
+    low_factor` a channel turns `factor` times slower, and between the two it is interpolated.
+    Source: the published `rope_scaling` of type llama3.
+    """
+
+    factor: float
+    low_factor: float
+    high_factor: float
+    original_positions: int
+
+    def slowed(self, turns: torch.Tensor) -> torch.Tensor:
+        """turns: of each channel, in radians per position."""
+        num_waves = self.original_positions * turns / (2 * math.pi)
+        kept = ((num_waves - self.low_factor) / (self.high_factor - self.low_factor)).clamp(0, 1)
+        return turns * (kept + (1 - kept) / self.factor)
+
+
 class Rotary:
     """The table of one head size, which grows as later positions are asked for."""
 
-    def __init__(self, head_dim: int, base: float = BASE) -> None:
+    def __init__(self, head_dim: int, base: float = BASE, long_context: LongContext | None = None) -> None:
         assert head_dim % 2 == 0, head_dim
         self.head_dim = head_dim
         self.base = base
+        self.long_context = long_context
         self._table: torch.Tensor | None = None
 
     def at(self, positions: torch.Tensor, max_position: int) -> torch.Tensor:
@@ -33,8 +58,11 @@ class Rotary:
         return table
 
     def _made(self, count: int, device: torch.device) -> torch.Tensor:
+        positions = torch.arange(count, dtype=torch.float32, device=device)
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
-        angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] * self.base**-exponents
+        turns = self.base**-exponents
+        turns = turns if self.long_context is None else self.long_context.slowed(turns)
+        angles = positions[:, None] * turns
         return torch.polar(torch.ones_like(angles), angles)
 
 

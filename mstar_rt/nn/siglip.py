@@ -54,7 +54,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """x [N, P, D] -> residual + mlp(x)."""
-        return self.fc2(self.fc1(x, gelu="tanh"), residual=residual)
+        return self.fc2(self.fc1(x, activation="gelu_tanh"), residual=residual)
 
 
 class SiglipLayer(nn.Module):

@@ -72,7 +72,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
         """x + mlp(norm(x))."""
-        return self.fc2(self.fc1(norm(x), gelu=True), residual=x)
+        return self.fc2(self.fc1(norm(x), activation="gelu"), residual=x)
 
 
 class Block(nn.Module):

@@ -66,7 +66,7 @@ class StepBlock:
         if first_token:
             attended, x = attended[:, first_token:], x[:, first_token:]
         x = self._proj(attended, residual=x)
-        return self._fc2(self._fc1(self._norm2(x), gelu=True), residual=x)
+        return self._fc2(self._fc1(self._norm2(x), activation="gelu"), residual=x)
 
 
 Layers = TypeVar("Layers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -33,3 +33,18 @@ def certificate_name(auth_context: Mapping[str, Any]) -> str:
         for value in auth_context.get(kind, ()):
             return str(value.decode(errors="replace")).replace(":", "_")[:MAX_NAME]
     return ""
+
+
+def peercert_name(peercert: Mapping[str, Any] | None) -> str:
+    """The same, of what Python's TLS says of the certificate."""
+    found = peercert or {}
+    named = {ALTERNATIVE_NAME: [value.encode() for _, value in found.get("subjectAltName", ())]}
+    subject = [pair for part in found.get("subject", ()) for pair in part]
+    named[COMMON_NAME] = [value.encode() for name, value in subject if name == "commonName"]
+    return certificate_name(named)
+
+
+def peer_name(address: Sequence[Any]) -> str:
+    """Of a socket's address, as gRPC writes it."""
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -21,6 +21,7 @@ from mstar_rt.message import (
     Finished,
     Message,
     PeerGone,
+    Playback,
     Release,
     RequestFailed,
     ServingState,
@@ -103,11 +104,12 @@ class Dispatcher:
         warmup_on: Sequence[int] | None = None,
         is_cold: bool = False,
         client: str = "",
+        playback: Playback | None = None,
     ) -> RequestStream:
         """Start one request, already validated. The caller iterates over the stream, inside `async with`.
 
         `warmup_on`: run it on these ranks of the model's replica groups, although they may not serve yet. `is_cold`:
-        its times are those of a first run. `client`: see Submit.
+        its times are those of a first run. `client`, `playback`: see Submit.
 
         Raises:  Unavailable: the model is not serving.  SharedMemoryExhausted: no room for the inputs.
         """
@@ -129,6 +131,7 @@ class Dispatcher:
             warmup_on=None if warmup_on is None else list(warmup_on),
             is_cold=is_cold,
             client=client,
+            playback=playback,
         )
         try:
             self._endpoint.send(CONDUCTOR, submit)

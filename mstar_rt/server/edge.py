@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,24 +17,27 @@ from mstar_rt.config_dialects import DialectConfig
 from mstar_rt.errors import ConfigError
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
-from mstar_rt.server.access import Keys, check_reachable, exposure
+from mstar_rt.server.access import Keys, check_reachable, exposure, is_loopback
 from mstar_rt.server.binding import address_text, bound_socket, listening_error, port_in_use
 from mstar_rt.server.compat.lerobot.service import add_lerobot
-from mstar_rt.server.compat.listeners import Dialects
+from mstar_rt.server.compat.listeners import Dialects, Listener
 from mstar_rt.server.control.service import RobotService
 from mstar_rt.server.control.sessions import ControlSessions
 from mstar_rt.server.dispatch import Dispatcher
+from mstar_rt.server.gateway.check import check_gateway
+from mstar_rt.server.generation.service import GenerationService
 from mstar_rt.server.guard import GuardInterceptor
 from mstar_rt.server.parsing import ParsingInterceptor
 from mstar_rt.server.rates import MessageRates
 from mstar_rt.server.runtime_service import SERVED, RuntimeService
 from mstar_rt.server.task_runner import TaskRunner
 from mstar_rt.server.tasks import TasksService
-from mstar_rt.server.tls import TlsFiles, server_credentials
-from mstar_rt.server.unserved import GenerationService
+from mstar_rt.server.tls import TlsFiles, server_credentials, ssl_context
 from mstar_rt.server.world_model import WorldModelService
 
-UNSERVED = ("mstar.v1.Generation",)
+if TYPE_CHECKING:
+    from mstar_rt.server.gateway.server import Gateway
+
 HANDSHAKE_TIMEOUT_MS = 10_000
 PORT = "port"
 
@@ -47,7 +51,7 @@ class EdgeConfig:
     `port` 0 takes a free one. `insecure` allows an address that other machines can reach without `tls` or
     `tokens_file`: whoever can reach it can use it. `max_message_bytes` bounds a request: 16 MiB hold 348 frames of
     [64, 64, 3] or 111 of [224, 224, 3] uint8. `max_messages_per_s` is of one client; None: any number. Files that
-    `dialects` name are absolute.
+    `dialects` name are absolute. `http_port` is OpenAI's API, on the same host; None: it is not served.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +63,7 @@ class EdgeConfig:
     tokens_file: str = ""
     max_messages_per_s: float | None = None
     dialects: tuple[DialectConfig, ...] = ()
+    http_port: int | None = None
     keepalive_time_ms: int = 10_000
     keepalive_timeout_ms: int = 4_000
 
@@ -72,14 +77,21 @@ class Edge:
     port: int
     sessions: ControlSessions
     dialects: Dialects = field(default_factory=Dialects)
+    gateway: Gateway | None = None
 
     @property
     def address(self) -> str:
         return address_text(self.host, self.port)
 
+    @property
+    def listeners(self) -> list[Listener]:
+        """What listens besides gRPC."""
+        return [*self.dialects.listeners, *([self.gateway] if self.gateway is not None else [])]
+
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuse new calls, give running ones `grace_s`, then cancel them."""
-        await asyncio.gather(self.dialects.stop(grace_s), self.server.stop(grace_s))
+        others = [listener.stop(grace_s) for listener in self.listeners]
+        await asyncio.gather(*others, self.server.stop(grace_s))
 
     async def wait(self) -> None:
         await self.server.wait_for_termination()
@@ -110,23 +122,26 @@ async def start_edge(
     sessions = ControlSessions(runner, clock, config.max_message_bytes)
     control_pb2_grpc.add_RobotServicer_to_server(RobotService(sessions), server)
     add_lerobot(server, sessions, config.dialects, models)
-    generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(), server)
+    generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(runner), server)
     await _add_health(server, dispatcher)
     if config.reflection:
-        reflection.enable_server_reflection((*SERVED, *UNSERVED, reflection.SERVICE_NAME), server)
+        reflection.enable_server_reflection((*SERVED, reflection.SERVICE_NAME), server)
     port = await _bind(server, config, credentials)
     if warning := exposure(
         config.host, has_tls=config.tls is not None, has_keys=keys is not None, knows_clients=knows_clients
     ):
         _log.warning(warning)
     dialects = Dialects(config.dialects, models, sessions, rates, config.tls, config.insecure)
+    edge = Edge(server, config.host, port, sessions, dialects)
     try:
         await dialects.start()
+        if config.http_port is not None:
+            edge.gateway = await _gateway(config, config.http_port, models, runner, keys, rates)
     except BaseException:
-        await server.stop(None)  # its port is bound already
+        await edge.stop()  # its port is bound already
         raise
     await server.start()
-    return Edge(server, config.host, port, sessions, dialects)
+    return edge
 
 
 def _options(config: EdgeConfig) -> list[tuple[str, int]]:
@@ -158,12 +173,29 @@ def check_edge_config(config: EdgeConfig) -> tuple[Keys | None, grpc.ServerCrede
     """
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"port is {config.port}, expected 0 (any free one) to 65535")
+    if config.http_port is not None and not 0 <= config.http_port <= 65535:
+        raise ConfigError(f"http_port is {config.http_port}, expected 0 (any free one) to 65535")
     if config.max_message_bytes < 1024:
         raise ConfigError(f"max_message_bytes is {config.max_message_bytes}, expected at least 1024")
     has_tls, has_keys = config.tls is not None, bool(config.tokens_file)
     check_reachable(config.host, has_tls=has_tls, has_keys=has_keys, insecure=config.insecure)
     keys = Keys.load(config.tokens_file, "tokens_file") if config.tokens_file else None
     return keys, server_credentials(config.tls) if config.tls is not None else None
+
+
+async def _gateway(
+    config: EdgeConfig, port: int, models: Mapping[str, ServedModel], runner: TaskRunner, keys: Keys | None,
+    rates: MessageRates,
+) -> Gateway:  # fmt: skip
+    check_gateway(models)
+    from mstar_rt.server.gateway.app import gateway_app
+    from mstar_rt.server.gateway.server import Gateway
+
+    app = gateway_app(runner, models, keys, rates, is_local=is_loopback(config.host) and not config.insecure)
+    tls = None if config.tls is None else ssl_context(config.tls)
+    gateway = Gateway(app, config.host, port, tls)
+    await gateway.start()
+    return gateway
 
 
 async def _bind(server: grpc.aio.Server, config: EdgeConfig, credentials: grpc.ServerCredentials | None) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.descriptor import EnumDescriptor
 
 from mstar_rt.errors import InvalidArgument
+from mstar_rt.message import Playback
 from mstar_rt.model import ParamValue
 from mstar_rt.protos import request_pb2, world_model_pb2
 from mstar_rt.protos.arrays import array_from_tensor
@@ -20,13 +21,14 @@ CONTEXT_TENSORS = {"actions": "context_actions", "states": "context_states", "ex
 @dataclass
 class TaskInput:
     """What a client gives to one task. `batched`: actions came as [B, H, A], so answers keep the
-    dimension B.
+    dimension B. `playback`: somebody listens to an output while it is made.
     """
 
     task: str
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     params: dict[str, ParamValue] = field(default_factory=dict)
     batched: bool = True
+    playback: Playback | None = None
 
 
 async def encode_input(request: world_model_pb2.EncodeRequest) -> TaskInput:

@@ -16,7 +16,10 @@ from mstar_rt.server.control import region
 from mstar_rt.server.schema import describe, summarize
 from mstar_rt.server.task_runner import TaskRunner
 
-SERVED = ("mstar.v1.Robot", "mstar.v1.WorldModel", "mstar.v1.Tasks", "mstar.v1.Runtime", "grpc.health.v1.Health")
+SERVED = (
+    "mstar.v1.Robot", "mstar.v1.WorldModel", "mstar.v1.Generation", "mstar.v1.Tasks", "mstar.v1.Runtime",
+    "grpc.health.v1.Health",
+)  # fmt: skip
 
 
 MAX_LAST_S = 86_400.0

@@ -108,6 +108,7 @@ class TaskRunner:
             session_id=session_id,
             deadline_ns=serving.deadline_ns,
             client=serving.client,
+            playback=given.playback,
         )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from mstar_rt.errors import FailedPrecondition, Internal, MstarError, ResourceExhausted, Unavailable
 from mstar_rt.message import Finished, WarmUp
 from mstar_rt.model import ParamSpec, ParamValue, ServedModel, TaskSpec
+from mstar_rt.model.generation import warm_up_options
 from mstar_rt.server.dispatch import Dispatcher, new_id
 from mstar_rt.server.shared_runs import MAX_STEP_S, run_alone, run_together
 
@@ -177,8 +178,9 @@ async def _run(
         return stream.finished
 
     least = zeros(task)
-    await once((least, model.check_request(task.name, least, needed_params(task))), is_cold=True)
-    usual = usual_request(model, task)
+    few = warm_up_options(model, task)
+    await once((least, model.check_request(task.name, least, {**needed_params(task), **few})), is_cold=True)
+    usual = usual_request(model, task, few)
     if usual[0].keys() != least.keys():
         await once(usual, is_cold=True)
     is_control = task.criticality == "control"

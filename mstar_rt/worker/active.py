@@ -15,6 +15,7 @@ from mstar_rt.model import NodeCall
 from mstar_rt.program import Emission, Firing, Send, WalkRun
 from mstar_rt.worker.loaded import LoadedModel, Part
 from mstar_rt.worker.memory import WalkMemory
+from mstar_rt.worker.playback import Player
 from mstar_rt.worker.remaining_time import MAX_MARKS, Mark, Pace
 
 
@@ -49,7 +50,7 @@ class ActiveWalk:
     `pending` by cache, with the rank, are sequences that are not in our pages yet. `left` is what a part that is DONE
     persisted. `pace` is what walks of its kind need; `ran_ns` what this one ran so far, `sure_ns` what of that every
     walk of its kind runs, as if alone, and `marks` what they were at each node. `is_trial`: it looks hopeless and runs
-    all the same.
+    all the same. `player`: of somebody who listens, where that counts.
     """
 
     start: StartWalk
@@ -60,6 +61,7 @@ class ActiveWalk:
     walk_id: int
     given: Mapping[str, Any]
     pace: Pace
+    player: Player | None = None
     stage: Stage = Stage.WAITING
     run: WalkRun | None = None
     begun: bool = False  # has computed or received something: an anytime walk goes on past its deadline

@@ -7,6 +7,10 @@ behind others in step time goes before them. All this holds only while it makes 
 with close deadlines that cannot meet, the earliest deadline runs. What cannot make its deadline any more is dropped
 before it is computed.
 
+A *soft* deadline (see playback.Player) makes nobody fail. Whoever would be late for one goes next unless that breaks a
+real deadline, or something without any deadline is overdue; batches of other nodes are cut for it, those of its own are
+not.
+
 The batch is filled with units of the same node and the same batch key while the predicted step still lets everybody
 finish in time whom it delays. Classes below one that takes all the time keep a share of it (LowerShare).
 """
@@ -19,7 +23,7 @@ from itertools import pairwise
 from typing import Generic
 
 from mstar_rt.worker.cost_model import CostModel
-from mstar_rt.worker.scheduler_ready import NEVER_NS, Group, ReadyClass
+from mstar_rt.worker.scheduler_ready import NEVER_NS, Deadlines, Group, ReadyClass
 from mstar_rt.worker.scheduler_share import LowerShare
 from mstar_rt.worker.unit import CLASS_OF, CRITICALITIES, Decision, T, Unit
 
@@ -34,6 +38,9 @@ MEETING_PARTS = 3
 """Who waits for others to catch up must end with them in one of so many parts of the time he has left: each of those
 that come one after another asks him to wait, and what a walk needs grows with those that join it. Where it was enough
 to end at the last moment, one tick in 200,000 was late of robots that admission had found to be in time."""
+
+IN_HAND_NS = 100_000_000
+"""What has no deadline at all lets those go first who have a soft one and less than this to spare."""
 
 NUM_LOOKED_AT = 8
 """How many of a class, earliest deadlines first, are held against what would delay them: a decision must not cost more
@@ -170,7 +177,9 @@ class Scheduler(Generic[T]):
         for kind, lower in pairwise(ready):
             if not self._share.is_owed(kind):
                 return kind
-            if not self._share.is_overdue(kind) and not self._harms_nobody(self._first(lower, now_ns), kind, now_ns):
+            if self._share.is_overdue(kind):
+                continue
+            if not self._harms_nobody(self._first(lower, now_ns), self._classes[kind].by_deadline, now_ns):
                 return kind
         return ready[-1]
 
@@ -185,7 +194,18 @@ class Scheduler(Generic[T]):
     def _first(self, kind: int, now_ns: int) -> Unit[T]:
         """Of a class that has some."""
         ready = self._classes[kind]
-        first = ready.first(self._num_batches - 1 - self._patience)
+        overdue_at = self._num_batches - 1 - self._patience
+        first = self._first_by_deadline(ready, overdue_at, now_ns)
+        if not ready.by_soft_deadline or (first.deadline_ns is None and first.added_at <= overdue_at):
+            return first
+        soft = ready.by_soft_deadline[0][2]
+        then_ns = now_ns if first.deadline_ns is not None else now_ns + IN_HAND_NS
+        if first.group is not soft.group and self._harms_nobody(first, ready.by_soft_deadline, then_ns):
+            return first
+        return soft if self._harms_nobody(soft, ready.by_deadline, now_ns) else first
+
+    def _first_by_deadline(self, ready: ReadyClass[T], overdue_at: int, now_ns: int) -> Unit[T]:
+        first = ready.first(overdue_at)
         if first.drop_after_ns is None:
             first = ready.shares.behind(first) or first
         if not ready.by_deadline:
@@ -195,7 +215,7 @@ class Scheduler(Generic[T]):
             return earliest
         if first.deadline_ns is not None and not _can_meet(first, earliest) and self._is_close(earliest, now_ns):
             return earliest  # nothing is gained by another order
-        return first if self._harms_nobody(first, kind, now_ns) else earliest
+        return first if self._harms_nobody(first, ready.by_deadline, now_ns) else earliest
 
     def _is_close(self, unit: Unit[T], now_ns: int) -> bool:
         """Whether what arrives from now on could make the unit late, if others run before it now."""
@@ -203,8 +223,8 @@ class Scheduler(Generic[T]):
             return False
         return unit.deadline_ns - now_ns - self._needed_ns(unit) <= CLOSE_NS
 
-    def _harms_nobody(self, first: Unit[T], kind: int, now_ns: int) -> bool:
-        """Whether everybody of that class with an early deadline can still make it once `first` has run.
+    def _harms_nobody(self, first: Unit[T], by_deadline: Deadlines[T], now_ns: int) -> bool:
+        """Whether all those with early deadlines can still make them once `first` has run.
 
         Those who follow `first` through the same nodes wait until it has caught up and end together with it, and that
         must leave them time for more who come; the others run after this step, one after another.
@@ -212,7 +232,7 @@ class Scheduler(Generic[T]):
         busy_ns = now_ns + self._step_ns(first)
         meets_ns = max(busy_ns, now_ns + (first.remaining_ns or 0))
         counted = [first.group]
-        for deadline_ns, _, unit in self._classes[kind].by_deadline[:NUM_LOOKED_AT]:
+        for deadline_ns, _, unit in by_deadline[:NUM_LOOKED_AT]:
             if unit.group is first.group:
                 continue
             if _can_meet(unit, first):
@@ -261,7 +281,7 @@ class Scheduler(Generic[T]):
         step_ns = self._step_ns(first)
         alone_ns = now_ns + step_ns
         limit_ns, counted = NEVER_NS, [first.group]
-        if first.deadline_ns is not None:
+        if first.deadline_ns is not None and not first.is_soft:
             ends_by_ns = first.deadline_ns - max(0, self._needed_ns(first) - step_ns)
             if ends_by_ns >= alone_ns:
                 limit_ns = ends_by_ns
@@ -277,6 +297,14 @@ class Scheduler(Generic[T]):
                     ends_by_ns = deadline_ns - busy_ns
                 if alone_ns <= ends_by_ns < limit_ns:
                     limit_ns = ends_by_ns
+            if not of_class.by_soft_deadline:
+                continue
+            for deadline_ns, _, unit in of_class.by_soft_deadline[:NUM_LOOKED_AT]:
+                if unit.group not in counted:
+                    counted.append(unit.group)
+                    busy_ns += self._needed_ns(unit)
+                    if alone_ns <= deadline_ns - busy_ns < limit_ns:
+                        limit_ns = deadline_ns - busy_ns
         return limit_ns
 
     def _needed_ns(self, unit: Unit[T]) -> int:

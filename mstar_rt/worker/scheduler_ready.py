@@ -18,6 +18,9 @@ from mstar_rt.worker.unit import CLASS_OF, T, Unit
 NEVER_NS = 2**63 - 1
 _SLACK = 64
 
+Deadlines = list[tuple[int, int, Unit[T]]]
+"""(deadline_ns, number, unit), the earliest first."""
+
 
 class Group(Generic[T]):
     """Units of one node and one batch key."""
@@ -49,13 +52,15 @@ class Group(Generic[T]):
 
 
 class ReadyClass(Generic[T]):
-    """The ready units of one criticality. `by_deadline` are those that have one, in its order."""
+    """The ready units of one criticality. `by_deadline` are those that have one, `by_soft_deadline` those that have a
+    soft one, in their order."""
 
-    __slots__ = ("_by_age", "_by_order", "by_deadline", "num_ready", "shares")
+    __slots__ = ("_by_age", "_by_order", "by_deadline", "by_soft_deadline", "num_ready", "shares")
 
     def __init__(self) -> None:
         self.num_ready = 0
-        self.by_deadline: list[tuple[int, int, Unit[T]]] = []
+        self.by_deadline: Deadlines[T] = []
+        self.by_soft_deadline: Deadlines[T] = []
         self.shares: ClientShares[T] = ClientShares()
         self._by_order: list[tuple[int, int, int, int, Unit[T]]] = []
         self._by_age: deque[tuple[int, Unit[T]]] = deque()
@@ -70,7 +75,7 @@ class ReadyClass(Generic[T]):
         heappush(heap, (unit.order, deadline_ns, unit.arrival, number, unit))
         ages.append((number, unit))
         if deadline_ns != NEVER_NS:
-            insort(self.by_deadline, (deadline_ns, number, unit))
+            insort(self.by_soft_deadline if unit.is_soft else self.by_deadline, (deadline_ns, number, unit))
         self.shares.add(unit)
         most = 2 * self.num_ready + _SLACK
         if len(heap) > most:
@@ -83,7 +88,7 @@ class ReadyClass(Generic[T]):
         """Before its number is taken back."""
         self.num_ready -= 1
         if unit.deadline_ns is not None:
-            by_deadline = self.by_deadline
+            by_deadline = self.by_soft_deadline if unit.is_soft else self.by_deadline
             del by_deadline[bisect_left(by_deadline, (unit.deadline_ns, unit.number))]
         self.shares.remove(unit)
 

@@ -23,6 +23,7 @@ class Unit(Generic[T]):
 
     `remaining_ns` is what the walk is expected to need from here to its end, this node included; None: not known. After
     `drop_after_ns` it cannot make its deadline any more and is not to be run; None: it is to be run even if late.
+    `is_soft`: the deadline is when somebody who listens should have more. It decides who goes first, no more than that.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class Unit(Generic[T]):
     walk_key: Hashable = None
     remaining_ns: int | None = None
     drop_after_ns: int | None = None
+    is_soft: bool = False
     number: int = 0  # this and what follows are the scheduler's own marks; 0: not in the ready set
     added_at: int = 0
     group: Any = None

@@ -9,6 +9,7 @@ from mstar_rt.model import NodeCall
 from mstar_rt.program import Firing
 from mstar_rt.worker.active import ActiveWalk, Work
 from mstar_rt.worker.cost_model import CostModel
+from mstar_rt.worker.playback import Player
 from mstar_rt.worker.unit import Unit
 
 NOT_KNOWN = (None, 0)
@@ -61,11 +62,23 @@ class Units:
         )
         if start.anytime:
             self._judge_anytime(walk, unit)
-            return unit
-        unit.remaining_ns, least_ns = walk.pace.needed.get((firing.node_index, firing.iteration), NOT_KNOWN)
-        if start.deadline_ns is not None:
-            unit.drop_after_ns = start.deadline_ns - (1 if walk.is_trial else least_ns or 1)
+        else:
+            unit.remaining_ns, least_ns = walk.pace.needed.get((firing.node_index, firing.iteration), NOT_KNOWN)
+            if start.deadline_ns is not None:
+                unit.drop_after_ns = start.deadline_ns - (1 if walk.is_trial else least_ns or 1)
+        if walk.player is not None:
+            self.judge_playback(walk.player, unit)
         return unit
+
+    def judge_playback(self, player: Player, unit: Unit[Work]) -> None:
+        """Unless the request itself is due before its listener needs more."""
+        walk = unit.work.walk
+        due_ns, deadline_ns = player.due_ns(unit.ready_ns, walk.ran_ns), walk.start.deadline_ns
+        if deadline_ns is None or due_ns < deadline_ns:
+            unit.deadline_ns, unit.is_soft = due_ns, True
+            unit.remaining_ns = self._costs.predict_ns(unit.engine_id, unit.batch_key, unit.num_items)
+        elif unit.is_soft:
+            unit.deadline_ns, unit.is_soft = deadline_ns, False
 
     def _judge_anytime(self, walk: ActiveWalk, unit: Unit[Work]) -> None:
         """It can end after any step, and once it has begun it answers even if late."""
@@ -84,7 +97,7 @@ def ready_after_part(unit: Unit[Work], now_ns: int, duration_ns: int) -> None:
     unit.ready_ns = now_ns
     if unit.work.walk.start.anytime:
         unit.drop_after_ns = None
-    elif unit.drop_after_ns is not None and unit.deadline_ns is not None:
-        unit.drop_after_ns = min(unit.drop_after_ns + duration_ns, unit.deadline_ns - 1)
+    elif unit.drop_after_ns is not None and unit.work.walk.start.deadline_ns is not None:
+        unit.drop_after_ns = min(unit.drop_after_ns + duration_ns, unit.work.walk.start.deadline_ns - 1)
     if unit.remaining_ns is not None:
         unit.remaining_ns = max(0, unit.remaining_ns - duration_ns)

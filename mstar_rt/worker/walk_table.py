@@ -134,13 +134,14 @@ class WalkTable:
         if walk.start.anytime and walk.begun:
             unit.drop_after_ns = None
             return False
-        assert unit.deadline_ns is not None
+        deadline_ns = walk.start.deadline_ns
+        assert deadline_ns is not None
         assert unit.drop_after_ns is not None
         if walk.pace.is_doubtful():
-            walk.is_trial, unit.drop_after_ns = True, unit.deadline_ns - 1
+            walk.is_trial, unit.drop_after_ns = True, deadline_ns - 1
             return False
         self.meters.dropped(walk.start.criticality, HOPELESS)
-        left_ms, least_ms = (unit.deadline_ns - now_ns) / 1e6, (unit.deadline_ns - unit.drop_after_ns) / 1e6
+        left_ms, least_ms = (deadline_ns - now_ns) / 1e6, (deadline_ns - unit.drop_after_ns) / 1e6
         self.fail(
             walk,
             DeadlineExceeded(

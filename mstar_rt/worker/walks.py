@@ -9,9 +9,9 @@ from typing import Any
 from mstar_rt.cache.moving import apply_deltas
 from mstar_rt.clock import Clock
 from mstar_rt.errors import Internal, MstarError, PagesExhausted, Unavailable
-from mstar_rt.message import Fetched, FetchScope, StartWalk, Tokens, WalkDone
+from mstar_rt.message import Fetched, FetchScope, SoundMade, StartWalk, Tokens, WalkDone
 from mstar_rt.model import NodeResult
-from mstar_rt.program import Firing, Progress, WalkRun
+from mstar_rt.program import Emission, Firing, Progress, WalkRun
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk, Stage, Work, request_kind, request_seed
 from mstar_rt.worker.cost_model import CostModel
@@ -19,9 +19,10 @@ from mstar_rt.worker.early import release_tensors
 from mstar_rt.worker.fetches import Fetches
 from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.page_waiters import Waiter
+from mstar_rt.worker.playback import Player
 from mstar_rt.worker.remaining_time import RemainingTime
 from mstar_rt.worker.router import Router
-from mstar_rt.worker.tensors import receive_tensors
+from mstar_rt.worker.tensors import one_tensor, receive_tensors
 from mstar_rt.worker.unit import SchedulingPolicy, Unit
 from mstar_rt.worker.units import Units, ready_after_part
 from mstar_rt.worker.walk_table import WalkTable
@@ -90,7 +91,10 @@ class Walks:
         self._table.scopes.keep_inputs(start.request_id, {name: given[name] for name in start.keep if name in given})
         memory = loaded.memory.begin(start.request_id, start.scope, part.caches)
         pace = self._remaining.pace((id(part), *request_kind(start)))
-        return ActiveWalk(start, loaded, part, memory, request_seed(start), start.walk_id, given, pace)
+        player = None
+        if start.playback is not None and start.criticality == "generation":
+            player = Player(start.playback, start.sent_ns or self._now_ns())
+        return ActiveWalk(start, loaded, part, memory, request_seed(start), start.walk_id, given, pace, player)
 
     def _fetch_and_begin(self, walk: ActiveWalk) -> None:
         if walk.start.fetches:
@@ -163,6 +167,8 @@ class Walks:
         if result.flags:
             walk.note_flags(result.flags)
         ready_after_part(unit, now_ns, duration_ns)
+        if walk.player is not None:
+            self._units.judge_playback(walk.player, unit)
         self.put_back(unit)
 
     def put_back(self, unit: Unit[Work]) -> None:
@@ -225,10 +231,28 @@ class Walks:
             walk.sends += progress.sends
         if progress.emitted:
             walk.emissions += progress.emitted
+            if walk.player is not None:
+                self._note_sound(walk, walk.player, progress.emitted)
         if progress.ready:
             self._add_ready(walk, progress.ready)
         if progress.finished:
             self._finish(walk, after)
+
+    def _note_sound(self, walk: ActiveWalk, player: Player, emitted: Sequence[Emission]) -> None:
+        """And tell the other ranks. What a walk that began again makes once more has been heard."""
+        for emission in emitted:
+            if emission.name == player.output and (emission.name, emission.iteration) not in walk.emitted:
+                num_samples = one_tensor(emission.value).numel()
+                dry_ns = player.sound(num_samples, self._now_ns(), walk.ran_ns)
+                for rank in walk.part.ranks:
+                    if rank != self._rank:
+                        self._endpoint.send(f"worker/{rank}", SoundMade(walk.request_id, walk.walk_id, dry_ns))
+
+    def note_sound(self, message: SoundMade) -> None:
+        """Another rank of the walk has made it."""
+        walk = self._table.active.get(message.request_id)
+        if walk is not None and walk.walk_id == message.walk_id and walk.player is not None:
+            walk.player.note(message.dry_ns, walk.ran_ns)
 
     def _add_ready(self, walk: ActiveWalk, firings: Sequence[Firing], since_ns: int | None = None) -> None:
         """`since_ns`: since when they could run, if that is not now."""

@@ -21,6 +21,7 @@ from mstar_rt.message import (
     ReleaseScope,
     ResumeWalk,
     Shutdown,
+    SoundMade,
     StartWalk,
     Stats,
     SuspendWalk,
@@ -146,6 +147,8 @@ class Worker:
                 walks.receive(_rank_of(envelope.sender), message)
             case StartWalk():
                 walks.start(message)
+            case SoundMade():
+                walks.note_sound(message)
             case Release():
                 self._plane.on_release(message)
             case ReleaseScope():

@@ -153,7 +153,7 @@ class _Layer(nn.Module):
         return x if self.pre_norm else norm(x)
 
     def mlp(self, norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.linear1(self.before(norm, x), gelu=self.has_gelu)
+        hidden = self.linear1(self.before(norm, x), activation="gelu" if self.has_gelu else "none")
         hidden = hidden if self.has_gelu else functional.relu(hidden)
         return self.after(norm, self.linear2(hidden, residual=x))
 

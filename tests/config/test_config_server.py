@@ -29,10 +29,10 @@ def test_nobody_is_asked_for_anything_on_loopback_unless_the_file_says_so() -> N
 
 
 def test_files_are_relative_to_the_deployments_and_the_same_for_the_metrics() -> None:
-    config = parsed(host="0.0.0.0", tokens_file="tokens", metrics_port=0, **FILES)
+    config = parsed(host="0.0.0.0", tokens_file="tokens", metrics_port=0, http_port=0, **FILES)
     edge, watching = edge_config(config), watch_config(config)
     assert edge.tls == TlsFiles("/srv/robots/tls/server.pem", "/etc/server.key", "/srv/robots/tls/ca.pem")
-    assert edge.tokens_file == "/srv/robots/tokens"
+    assert (edge.tokens_file, edge.http_port) == ("/srv/robots/tokens", 0)
     assert (watching.host, watching.tls, watching.tokens_file) == ("0.0.0.0", edge.tls, edge.tokens_file)
 
 

@@ -33,6 +33,10 @@ def test_a_folder_of_traces_is_relative_to_the_file() -> None:
         ({"metrics_port": 70_000}, "metrics_port is 70000, expected 0 to 65535"),
         ({"metrics_port": True}, "metrics_port is True, expected int"),
         ({"port": 9100, "metrics_port": 9100}, "metrics_port is 9100, as is port: choose another one"),
+        ({"http_port": -1}, "http_port is -1, expected 0 to 65535"),
+        ({"http_port": "8080"}, "http_port is '8080', expected int"),
+        ({"port": 9100, "http_port": 9100}, "http_port is 9100, as is port: choose another one"),
+        ({"metrics_port": 9100, "http_port": 9100}, "http_port is 9100, as is metrics_port: choose another one"),
         ({"otlp_endpoint": "localhost:4318"}, "expected e.g. 'http://127.0.0.1:4318'"),
     ],
 )

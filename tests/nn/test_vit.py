@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mstar_rt.nn.linear import Gelu, Linear, PreparedLinear, pack
+from mstar_rt.nn.linear import Activation, Linear, PreparedLinear, pack
 from mstar_rt.nn.rope3d import grid_rotation, rotate, section_size
 from mstar_rt.nn.vit import Block, dense_attention, over_heads
 from mstar_rt.nn.vit_steps import StepLayers, step_linear
@@ -43,10 +43,10 @@ def test_linear_takes_any_dtype_and_no_bias() -> None:
 @BY_ONEDNN
 @DTYPES
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("gelu", [False, True, "tanh"])
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("what", ["residual", "factor"])
 def test_a_layer_with_what_follows_it(
-    num_rows: int, dtype: torch.dtype, is_packed: bool, gelu: Gelu, what: str
+    num_rows: int, dtype: torch.dtype, is_packed: bool, activation: Activation, what: str
 ) -> None:
     torch.manual_seed(0)
     layer = Linear(64, 96).to(dtype)
@@ -55,16 +55,17 @@ def test_a_layer_with_what_follows_it(
         pack(layer)
         assert layer._packed is not None
     out = functional.linear(x.double(), layer.weight.double(), layer.bias.double())
-    opened = functional.gelu(out, approximate="tanh" if gelu == "tanh" else "none") if gelu else out
+    approximate = "tanh" if activation == "gelu_tanh" else "none"
+    opened = {"none": out, "silu": functional.silu(out)}.get(activation, functional.gelu(out, approximate=approximate))
     expected = opened + other.double() if what == "residual" else opened * other.double()
     tolerance = {"rtol": 1e-6, "atol": 2e-6} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 2e-2}
     part = slice(16, 48)
     with torch.no_grad():
-        torch.testing.assert_close(layer(x, gelu, **{what: other}).double(), expected, **tolerance)
+        torch.testing.assert_close(layer(x, activation, **{what: other}).double(), expected, **tolerance)
         torch.testing.assert_close(
-            layer(x, gelu, columns=part, **{what: other[..., part]}).double(), expected[..., part], **tolerance
+            layer(x, activation, columns=part, **{what: other[..., part]}).double(), expected[..., part], **tolerance
         )
-    torch.testing.assert_close(layer(x, gelu, **{what: other}).detach().double(), expected, **tolerance)
+    torch.testing.assert_close(layer(x, activation, **{what: other}).detach().double(), expected, **tolerance)
 
 
 def test_inputs_that_are_slices() -> None:
@@ -84,11 +85,11 @@ def test_new_weights_and_copies_do_not_see_the_packed_ones() -> None:
 
 
 @BY_ONEDNN
-@pytest.mark.parametrize(("gelu", "approximate"), [(True, "none"), ("tanh", "tanh")])
-def test_fused_gelu_is_the_one_asked_for(num_rows: int, gelu: Gelu, approximate: str) -> None:
+@pytest.mark.parametrize(("activation", "approximate"), [("gelu", "none"), ("gelu_tanh", "tanh")])
+def test_fused_gelu_is_the_one_asked_for(num_rows: int, activation: Activation, approximate: str) -> None:
     layer, x = Linear(256, 32), torch.linspace(-6, 6, num_rows * 256).reshape(num_rows, 256)
     with torch.no_grad():
-        fused = layer(x, gelu=gelu)
+        fused = layer(x, activation=activation)
         plain = functional.gelu(functional.linear(x, layer.weight, layer.bias), approximate=approximate)
     torch.testing.assert_close(fused, plain, rtol=0, atol=5e-6)
 

@@ -48,12 +48,19 @@ def test_nothing_asked_nothing_said() -> None:
 
 
 def test_keys_that_change_what_is_done_are_said(tmp_path: Path) -> None:
-    server = {"metrics_port": 9100, "trace_dir": "traces", "otlp_endpoint": "http://127.0.0.1:4318", "reflection": True}
+    server = {
+        "http_port": 0,
+        "metrics_port": 9100,
+        "trace_dir": "traces",
+        "otlp_endpoint": "http://127.0.0.1:4318",
+        "reflection": True,
+    }
     worker = {"max_step_ms": 8, "max_batch": 1, "scheduling": "fcfs", "check_outputs": True, "compile": True}
     assert lines_of(server, [worker, {}], admission={"utilisation_bound": None, "max_queued_planning": 4}) == [
         "  compiles what can be, which takes half a minute or more at each start",
         '  max_batch 1, check_outputs true, max_step_ms 8, scheduling "fcfs"',
         "server:",
+        "  OpenAI's API on a free port of 127.0.0.1",
         "  metrics on port 9100 of 127.0.0.1",
         "  traces of missed ticks go to /nowhere/traces, which will be made",
         "  spans go to http://127.0.0.1:4318",

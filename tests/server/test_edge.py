@@ -16,8 +16,6 @@ import mstar_rt
 from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.message import Drain, Submit
 from mstar_rt.protos import (
-    generation_pb2,
-    generation_pb2_grpc,
     request_pb2,
     runtime_pb2,
 )  # fmt: skip
@@ -131,14 +129,6 @@ def test_reflection_only_with_its_flag(enabled: bool) -> None:
             with pytest.raises(grpc.RpcError) as failure:
                 next(answers)
             assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_what_is_not_served_says_so(channel: grpc.Channel) -> None:
-    generation = generation_pb2_grpc.GenerationStub(channel)
-    with pytest.raises(grpc.RpcError) as failure:
-        next(generation.Generate(generation_pb2.GenerateRequest()))
-    assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert "no generators for Generation.Generate" in failure.value.details()
 
 
 # ---- Runtime

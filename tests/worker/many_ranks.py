@@ -25,6 +25,7 @@ from mstar_rt.message import (
     Finished,
     OpenSession,
     PeerGone,
+    Playback,
     Release,
     RequestFailed,
     ServingState,
@@ -137,6 +138,8 @@ class ManyRanks:
         rows: int = 3,
         session: str | None = None,
         deadline_ns: int | None = None,
+        playback: Playback | None = None,
+        criticality: str = "planning",
         **params: Any,
     ) -> None:
         image = np.random.default_rng(sum(request.encode())).normal(size=(rows, composite_model.IMAGE))
@@ -148,7 +151,8 @@ class ManyRanks:
             for name, array in tensors.items()
         }
         plain: Any = {name: list(v) if isinstance(v, tuple) else v for name, v in checked.items()}
-        self.server.send("conductor", Submit(request, MODEL, task, inputs, plain, session, deadline_ns))
+        submit = Submit(request, MODEL, task, inputs, plain, session, deadline_ns, criticality, playback=playback)
+        self.server.send("conductor", submit)
 
     def cancel(self, request: str) -> None:
         self.server.send("conductor", CancelRequest(request))

@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from mstar_rt.errors import MstarError
 from mstar_rt.server.access import Keys
 from mstar_rt.server.binding import address_text, bound_socket, listening_error
-from mstar_rt.server.clients import ALTERNATIVE_NAME, COMMON_NAME, certificate_name
+from mstar_rt.server.clients import peer_name, peercert_name
 from mstar_rt.server.compat.mapping import Mapping
 from mstar_rt.server.compat.openpi.conversation import Conversation
 from mstar_rt.server.compat.robot import ForeignRobot
@@ -157,14 +157,8 @@ class OpenpiServer:
 
 def _certificate(connection: ServerConnection) -> str:
     """The name of the client's certificate that TLS has checked; "" without one."""
-    found = connection.transport.get_extra_info("peercert") or {}
-    named = {ALTERNATIVE_NAME: [value.encode() for _, value in found.get("subjectAltName", ())]}
-    subject = [pair for part in found.get("subject", ()) for pair in part]
-    named[COMMON_NAME] = [value.encode() for name, value in subject if name == "commonName"]
-    return certificate_name(named)
+    return peercert_name(connection.transport.get_extra_info("peercert"))
 
 
 def _peer(connection: ServerConnection) -> str:
-    """As gRPC writes it."""
-    host, port = connection.remote_address[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    return peer_name(connection.remote_address)

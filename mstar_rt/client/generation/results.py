@@ -1,0 +1,74 @@
+"""What chat and speech give: plain values and numpy arrays, no protobuf."""
+
+from __future__ import annotations
+
+import os
+import wave
+from dataclasses import dataclass
+
+import numpy as np
+
+from mstar_rt.client.results import Timing
+
+PCM16_PEAK = 32767
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """`thought`: part of the model's plan, not of its answer."""
+
+    text: str
+    num_tokens: int
+    thought: bool = False
+
+
+@dataclass(frozen=True)
+class AudioPiece:
+    """samples [S] float32, -1 to 1, mono; `first_sample` is the index of the first one in the utterance."""
+
+    samples: np.ndarray
+    first_sample: int
+    sample_rate_hz: int
+
+    def pcm16(self) -> bytes:
+        """Signed 16-bit little-endian, as sound devices take it."""
+        return _pcm16(self.samples)
+
+
+@dataclass(frozen=True)
+class GenerationDone:
+    """The end. `reason`: "end" (the model ended by itself), "stop" (a stop string), "max_tokens" or "deadline". Counts
+    that the model does not give are 0."""
+
+    reason: str
+    num_input_tokens: int
+    num_output_tokens: int
+    num_samples: int
+    timing: Timing
+    request_id: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A whole utterance: samples [S] float32, -1 to 1, mono."""
+
+    samples: np.ndarray
+    sample_rate_hz: int
+    done: GenerationDone
+
+    @property
+    def duration_s(self) -> float:
+        return len(self.samples) / self.sample_rate_hz
+
+    def save_wav(self, path: str | os.PathLike[str]) -> None:
+        """As 16-bit PCM."""
+        with wave.open(os.fspath(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(self.sample_rate_hz)
+            file.writeframes(_pcm16(self.samples))
+
+
+def _pcm16(samples: np.ndarray) -> bytes:
+    return np.rint(np.clip(samples, -1.0, 1.0) * PCM16_PEAK).astype("<i2").tobytes()

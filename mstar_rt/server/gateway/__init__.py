@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API for models that write or speak, see docs/http.md."""

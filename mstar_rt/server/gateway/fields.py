@@ -1,0 +1,101 @@
+"""The JSON object of a request, read strictly: what nothing has taken is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mstar_rt.errors import InvalidArgument, nearest
+from mstar_rt.server.gateway.errors import FieldError
+
+LARGEST = 2**63 - 1
+"""Of whole numbers, which may have any length in JSON."""
+
+
+def parsed(body: bytes) -> Any:
+    """Raises:  InvalidArgument: it is no JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(f"the body is no JSON: {error}") from None
+
+
+class Fields:
+    """A field that is null was not given. `path` is where the object is in the request."""
+
+    def __init__(self, data: Any, path: str = "") -> None:
+        self._path = path
+        if not isinstance(data, dict):
+            message = f"{path or 'the body'} is {_shown(data)}, expected a JSON object"
+            raise FieldError(path, message) if path else InvalidArgument(message)
+        self._left: dict[str, Any] = {name: value for name, value in data.items() if value is not None}
+
+    def path_of(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+    def any(self, name: str) -> Any:
+        """None: it was not given."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        return self._of(name, str, "text")
+
+    def flag(self, name: str) -> bool | None:
+        return self._of(name, bool, "true or false")
+
+    def integer(self, name: str) -> int | None:
+        return self._of(name, int, "a whole number")
+
+    def number(self, name: str) -> float | None:
+        return self._of(name, (int, float), "a number")
+
+    def choice(self, name: str, choices: Sequence[str]) -> str | None:
+        value = self.text(name)
+        if value is not None and value not in choices:
+            raise self.error(name, f"is {_shown(value)}, expected one of {', '.join(choices)}")
+        return value
+
+    def required_text(self, name: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise self.error(name, "is missing, expected text")
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """A list of objects that has to be there."""
+        value = self.any(name)
+        if not isinstance(value, list):
+            raise self.error(name, "is missing" if value is None else f"is {_shown(value)}, expected a list")
+        return [Fields(each, f"{self.path_of(name)}[{index}]") for index, each in enumerate(value)]
+
+    def without_effect(self, usual: Mapping[str, Sequence[Any]]) -> None:
+        """Fields that this server does not serve: given as one of these values they change nothing, and are let in."""
+        for name, values in usual.items():
+            given = self.any(name)
+            if given is not None and not any(given == value and type(given) is type(value) for value in values):
+                instead = f", or give {_shown(values[0])}" if values else ""
+                raise self.error(name, f"is {_shown(given)}, which this server does not serve: leave it out{instead}")
+
+    def refuse_rest(self, known: Collection[str]) -> None:
+        """`known` are all names that this object may have."""
+        for name in self._left:
+            raise self.error(name, f"is not known here, {nearest(name, known)}")
+
+    def error(self, name: str, what: str) -> FieldError:
+        return FieldError(self.path_of(name), f"{self.path_of(name)} {what}")
+
+    def _of(self, name: str, kind: Any, expected: str) -> Any:
+        value = self.any(name)
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise self.error(name, f"is {_shown(value)}, expected {expected}")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise self.error(name, f"is {_shown(value)}, expected at most {LARGEST}")
+        return value
+
+
+def _shown(value: Any) -> str:
+    """As JSON, not too long."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 64 else f"{text[:60]} ..."

@@ -1,0 +1,1 @@
+"""Generation: text and speech of any model that declares them, see model.generation."""
