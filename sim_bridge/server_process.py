@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mstar_rt.client import connect
@@ -43,13 +43,16 @@ def served(config: Path, module: str = "mstar_rt.cli") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served_or_given(config: Path, address: str | None, model: str) -> Iterator[str]:
-    """`address` once `model` is served there; None: as `served`, saying so on standard output.
+def served_or_given(
+    config: Path, address: str | None, model: str, access: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """`address` once `model` is served there; None: as `served`, saying so on standard output. `access` is what
+    `connect` takes to get in there.
 
     Raises:  as `served`.  Unavailable, NotFound: the given server does not serve the model.
     """
     if address is not None:
-        with connect(address) as client:
+        with connect(address, **(access or {})) as client:
             client.wait_until_serving(GIVEN_TIMEOUT_S, model)
         yield address
         return

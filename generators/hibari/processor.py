@@ -18,6 +18,8 @@ MAX_WORD, MAX_DIGITS = 60, 30
 """A space is put into longer words, and numbers with more digits: the package takes the square of a word's length,
 many seconds for thousands of characters without a space, and fails at numbers of some 40 digits."""
 
+_FULL_WIDTH_END = re.compile(r"(?<=[。！？])\s*")
+"""Where sentences end in Chinese and Japanese. They have no sound here, and are left out as such, said so."""
 _CLAUSE_END = re.compile(r"(?<=[,;:—]) ")
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD}}}(?=\S)")
 _LONG_NUMBER = re.compile(rf"(?:\d[.,]?){{{MAX_DIGITS}}}(?=\d)")
@@ -63,7 +65,9 @@ class Reader:
         max_phonemes: int,
     ) -> None:
         self._phonemes, self._known, self._max_phonemes = phonemes, known, max_phonemes
-        self._sentences = lru_cache(REMEMBERED_TEXTS)(lambda text: bounded(sentences(text)))
+        self._sentences = lru_cache(REMEMBERED_TEXTS)(
+            lambda text: bounded(each for part in _FULL_WIDTH_END.split(text) for each in sentences(part))
+        )
         self._pieces = lru_cache(REMEMBERED_SENTENCES)(self._new_pieces)
 
     def piece(self, text: str, reading: Reading) -> str:

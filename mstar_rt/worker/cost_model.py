@@ -25,6 +25,10 @@ MAX_NOTED = 64
 """Steps that are noted before they are learnt from, unless a duration is asked for. One at a time that takes three
 times as long: its code and data have left the processor's caches in between."""
 
+UNDIVIDED_TENTHS = 15
+"""Where one item alone takes longer than `max_step_ms`, a step may take so many tenths of what it takes: a language
+model reads all its weights for one token as for eight, and would come to nothing one by one."""
+
 _KEPT_BITS = 4
 
 

@@ -105,11 +105,14 @@ class Overruns:
 def _advice(step: Step) -> str:
     if step.in_parts and step.num_items > 1:
         return (
-            f"{step.num_items} items were expected to fit, and mostly do; items that differ much in cost do that, or "
-            "other work that shares a core's caches and threads"
+            f"{step.num_items} items were expected to fit, or one alone takes nearly as long; items that differ much "
+            "in cost do that, or other work that shares a core's caches and threads"
         )
     if step.in_parts:
         return "a single item takes that long, so smaller items, a larger max_step_ms or a faster device would help"
     if step.num_units > 1:
-        return f"{step.num_units} requests shared it; a smaller max_batch or a larger max_step_ms would help"
+        return (
+            f"{step.num_units} requests shared it; a larger max_step_ms would help, or a smaller max_batch if one "
+            "alone takes much less"
+        )
     return "its code cannot run in parts, so a num_items() that says how, or a larger max_step_ms, would help"

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Generic
 
-from mstar_rt.worker.cost_model import CostModel
+from mstar_rt.worker.cost_model import UNDIVIDED_TENTHS, CostModel
 from mstar_rt.worker.scheduler_ready import NEVER_NS, Deadlines, Group, ReadyClass
 from mstar_rt.worker.scheduler_share import LowerShare
 from mstar_rt.worker.unit import CLASS_OF, CRITICALITIES, Decision, T, Unit
@@ -260,6 +260,9 @@ class Scheduler(Generic[T]):
         if self._max_step_ns is not None:
             bound_ns = now_ns + self._max_step_ns
             if num_items == group.num_ready + 1:
+                alone_ns = self._cost.predict_ns(first.engine_id, first.batch_key, 1) or 0
+                if alone_ns > self._max_step_ns:
+                    bound_ns = now_ns + alone_ns * UNDIVIDED_TENTHS // 10
                 limit_ns = min(limit_ns, bound_ns)
             elif bound_ns <= limit_ns:
                 limit_ns = NEVER_NS  # the worker runs parts of them, and gives back those for which there is no time

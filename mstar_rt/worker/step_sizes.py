@@ -10,7 +10,7 @@ A step costs something of its own and something for each item, so an item costs 
 
 from __future__ import annotations
 
-from mstar_rt.worker.cost_model import rounded_size
+from mstar_rt.worker.cost_model import UNDIVIDED_TENTHS, rounded_size
 
 QUANTILE = 0.6
 WINDOW = 16
@@ -31,7 +31,8 @@ class StepSizes:
 
     @property
     def most(self) -> int:
-        """The largest size that is expected to keep the bound; 1 if nothing was measured, or nothing keeps it."""
+        """The largest size that is expected to keep the bound, or if nothing does to take little longer than one item;
+        1 if nothing was measured."""
         return self._most
 
     def observe(self, num_items: int, duration_ns: int) -> None:
@@ -50,6 +51,9 @@ class StepSizes:
 
     def _largest(self) -> int:
         windows, limit_ns = self._windows, self._limit_ns
+        one = windows.get(1)
+        if one is not None and one.num >= ENOUGH and one.usual_ns > limit_ns:
+            limit_ns = one.usual_ns * UNDIVIDED_TENTHS // 10
         fitting = sorted([size for size, window in windows.items() if window.usual_ns <= limit_ns])
         if not fitting:
             smallest = min(windows)
@@ -60,11 +64,11 @@ class StepSizes:
         if too_large and most >= min(too_large):
             nearest = min(too_large)
             most = largest + (nearest - largest) * (limit_ns - now_ns) // (windows[nearest].usual_ns - now_ns)
-        if most == largest and self._may_grow(fitting):
+        if most == largest and self._may_grow(fitting, limit_ns):
             return largest + 1
         return max(1, most)
 
-    def _may_grow(self, fitting: list[int]) -> bool:
+    def _may_grow(self, fitting: list[int], limit_ns: int) -> bool:
         """Whether to try one item more than the largest size that fits. What it took does not tell how much of that was
         not for its items: where it was most of it, only a try finds out that more would fit."""
         largest, tried = fitting[-1], self._windows.get(rounded_size(fitting[-1] + 1))
@@ -73,7 +77,7 @@ class StepSizes:
         now_ns, rise_ns = self._windows[largest].usual_ns, 0
         if len(fitting) > 1:
             rise_ns = (now_ns - self._windows[fitting[-2]].usual_ns) // (largest - fitting[-2])
-        return now_ns + rise_ns <= self._limit_ns
+        return now_ns + rise_ns <= limit_ns
 
 
 class _Window:

@@ -101,6 +101,9 @@ def test_sentences_without_a_sound_are_left_out_and_reported(driver: WalkDriver)
     (served,) = driver.run(request("*** \n One. 你好。 Two. \n ***", seed=1))
     assert served.flags == ["unspoken"]
     np.testing.assert_array_equal(sound(served), sound(driver.run(request("One. Two.", seed=1))[0]))
+    (before,) = driver.run(request("你好。Hello.", seed=1))
+    assert before.flags == ["unspoken"]
+    np.testing.assert_array_equal(sound(before), sound(driver.run(request("Hello.", seed=1))[0]))
 
 
 def test_it_answers_to_the_zeros_of_a_warm_up(driver: WalkDriver) -> None:

@@ -127,10 +127,10 @@ def sample_of(word: str) -> float:
     return len(word) / 100
 
 
-def end(job: Job, reason: Reason, **counts: int) -> None:
+def end(job: Job, reason: Reason, flags: tuple[str, ...] = (), **counts: int) -> None:
     for name, value in {"reason": int(reason), **counts}.items():
         job.emit(name, np.array(value, np.int64))
-    job.finish()
+    job.finish(flags)
 
 
 def endless(emit: Callable[[Job, str, int], None], first: int = 1) -> Script:

@@ -211,6 +211,13 @@ def test_a_batch_is_filled_up_to_the_bound_of_a_step() -> None:
     assert names(scheduler.next_batch(0)) == ["p0"], "4 + 2 * 2, and 6 more for the next one"
 
 
+def test_where_one_is_over_the_bound_as_many_run_as_take_half_as_long_again() -> None:
+    for more_ms, expected in ((0.5, 8), (1, 6), (6, 1)):
+        scheduler: Scheduler[str] = Scheduler(8, costs(n=(10, more_ms)), max_step_ns=4 * MS)
+        scheduler.add([unit(f"r{i}", arrival=i) for i in range(8)])
+        assert len(scheduler.next_batch(0).batch) == expected
+
+
 def test_a_class_below_is_served_when_it_is_owed_time() -> None:
     scheduler: Scheduler[str] = Scheduler(1, costs(c=(10, 10), g=(10, 10)), lower_share=0.5)
     scheduler.add([unit(f"c{i}", node="c", criticality="control") for i in range(40)])

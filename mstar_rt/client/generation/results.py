@@ -63,7 +63,7 @@ class Speech:
 
     def save_wav(self, path: str | os.PathLike[str]) -> None:
         """As 16-bit PCM."""
-        with wave.open(os.fspath(path), "wb") as file:
+        with open(path, "wb") as raw, wave.open(raw, "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(self.sample_rate_hz)

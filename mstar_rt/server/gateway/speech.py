@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ STREAMED = "ask for pcm, or give stream_format"
 DEFAULT_VOICE = "default"
 """The model's own: OpenAI's client has to name a voice."""
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"instructions": ("",), "stream": ()}
-REASON_HEADER = "x-mstar-reason"
+REASON_HEADER, FLAGS_HEADER = "x-mstar-reason", "x-mstar-flags"
 PLAYBACK = "playback_buffer_s"
 KNOWN = (
     "model", "input", "voice", "response_format", "stream_format", "speed", PLAYBACK, BUDGET, *SAMPLING,
@@ -104,10 +105,13 @@ def _voice(fields: Fields) -> str:
 
 
 def _format(fields: Fields) -> str:
-    given = fields.choice("response_format", (*FORMATS, *OTHER_FORMATS))
+    name = "response_format"
+    given = fields.text(name) or FORMATS[0]
     if given in OTHER_FORMATS:
-        raise fields.error("response_format", f"is {given}, which this server does not make: ask for wav or pcm")
-    return given or FORMATS[0]
+        raise fields.error(name, f"is {given}, which this server does not make: ask for wav or pcm")
+    if given not in FORMATS:
+        raise fields.error(name, f"is {json.dumps(given[:64])}, expected one of {', '.join(FORMATS)}")
+    return given
 
 
 # ---- the answer
@@ -123,7 +127,10 @@ async def _whole(call: Call, model: ServedModel, stream: RequestStream, events: 
     with call.timer.encoding():
         file = wav.wav_header(speech_spec(model).sample_rate_hz, len(samples)) + samples
     call.timer.timing(stream)
-    await call.answer_bytes(file, wav.CONTENT_TYPE, headers={REASON_HEADER: _reason(end)})
+    headers = {REASON_HEADER: _reason(end)}
+    if flags := _flags(stream):
+        headers[FLAGS_HEADER] = ", ".join(flags)
+    await call.answer_bytes(file, wav.CONTENT_TYPE, headers=headers)
 
 
 async def _in_pieces(
@@ -158,7 +165,10 @@ async def _as_events(
         else:
             end = event
     call.timer.timing(stream)
-    await call.event({"type": "speech.audio.done", "usage": _usage(end), "reason": _reason(end)})
+    done = {"type": "speech.audio.done", "usage": _usage(end), "reason": _reason(end)}
+    if flags := _flags(stream):
+        done["flags"] = flags
+    await call.event(done)
     await call.end()
 
 
@@ -176,6 +186,11 @@ def _content_type(model: ServedModel, asked: Asked) -> str:
 def _reason(end: End) -> str:
     """Why it ended: sound does not show that more was to be said."""
     return end.reason.name.lower()
+
+
+def _flags(stream: RequestStream) -> list[str]:
+    """Of a request that has ended, e.g. that sentences were left out."""
+    return [] if stream.finished is None else list(stream.finished.flags)
 
 
 def _usage(end: End) -> dict[str, int]:

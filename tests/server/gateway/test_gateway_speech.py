@@ -108,12 +108,15 @@ def test_events_carry_the_same_bytes(client: OpenAI, response_format: str, num_h
 def test_why_it_ended_is_said(runtime: ToyRuntime, client: OpenAI) -> None:
     async def out_of_time(job: Job) -> None:
         speak(job, "a", 0)
-        end(job, Reason.DEADLINE)
+        end(job, Reason.DEADLINE, ("deadline", "unspoken"))
 
     with replaced(runtime, "speech", out_of_time):
-        assert say(client).response.headers["x-mstar-reason"] == "deadline"
-        assert events(client)[-1]["reason"] == "deadline"
-    assert say(client).response.headers["x-mstar-reason"] == "end"
+        headers = say(client).response.headers
+        assert (headers["x-mstar-reason"], headers["x-mstar-flags"]) == ("deadline", "deadline, unspoken")
+        done = events(client)[-1]
+        assert (done["reason"], done["flags"]) == ("deadline", ["deadline", "unspoken"])
+    headers = say(client).response.headers
+    assert (headers["x-mstar-reason"], headers.get("x-mstar-flags")) == ("end", None)
 
 
 def test_the_first_sound_arrives_while_the_rest_is_made(runtime: ToyRuntime, client: OpenAI) -> None:
