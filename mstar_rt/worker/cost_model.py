@@ -97,6 +97,11 @@ class CostModel:
                 too_many = middle
         return fits
 
+    def largest_size(self, engine_id: EngineId, batch_key: Hashable) -> int:
+        """Of those that were measured; 0: none."""
+        curve = self._curve(engine_id, batch_key)
+        return 0 if curve is None else curve.largest_size
+
     def lately_ns(self, engine_id: EngineId) -> int | None:
         """What a step of the node took lately, in the batches that it is in now; None if it was never measured."""
         if self._noted:
@@ -194,6 +199,10 @@ class _Curve:
             kept[size] = window
             below = size
         self._windows, self._sizes = kept, list(kept)
+
+    @property
+    def largest_size(self) -> int:
+        return self._sizes[-1] if self._sizes else 0
 
     def predict_ns(self, num_items: int) -> int | None:
         window = self._windows.get(num_items)

@@ -258,13 +258,9 @@ class Scheduler(Generic[T]):
         num_items = first.num_items + group.num_items
         limit_ns = self._must_end_by(first, kind, now_ns)
         if self._max_step_ns is not None:
-            bound_ns = now_ns + self._max_step_ns
             if num_items == group.num_ready + 1:
-                alone_ns = self._cost.predict_ns(first.engine_id, first.batch_key, 1) or 0
-                if alone_ns > self._max_step_ns:
-                    bound_ns = now_ns + alone_ns * UNDIVIDED_TENTHS // 10
-                limit_ns = min(limit_ns, bound_ns)
-            elif bound_ns <= limit_ns:
+                num_items = self._most_within(self._max_step_ns, first, num_items)
+            elif now_ns + self._max_step_ns <= limit_ns:
                 limit_ns = NEVER_NS  # the worker runs parts of them, and gives back those for which there is no time
         if limit_ns != NEVER_NS:
             num_items = self._cost.most_items(first.engine_id, first.batch_key, limit_ns - now_ns, num_items)
@@ -277,6 +273,17 @@ class Scheduler(Generic[T]):
             self._take(unit)
             batch.append(unit)
         return batch
+
+    def _most_within(self, max_step_ns: int, first: Unit[T], at_most: int) -> int:
+        """How many units a step may have to keep the bound; where one alone is over it, to take little longer than that.
+        What more of them take is not known then until they run: twice as many as ever did are tried."""
+        cost, engine_id, key = self._cost, first.engine_id, first.batch_key
+        alone_ns = cost.predict_ns(engine_id, key, 1) or 0
+        if alone_ns <= max_step_ns:
+            return cost.most_items(engine_id, key, max_step_ns, at_most)
+        most = cost.most_items(engine_id, key, alone_ns * UNDIVIDED_TENTHS // 10, at_most)
+        known = cost.largest_size(engine_id, key)
+        return min(at_most, 2 * known) if most >= known else most
 
     def _must_end_by(self, first: Unit[T], kind: int, now_ns: int) -> int:
         """Until when a step that `first` is in must be over, so that everybody in time if `first` runs alone stays so:

@@ -218,6 +218,24 @@ def test_where_one_is_over_the_bound_as_many_run_as_take_half_as_long_again() ->
         assert len(scheduler.next_batch(0).batch) == expected
 
 
+def test_where_one_is_over_the_bound_larger_batches_are_tried() -> None:
+    """A language model takes as long for eight as for one, which nobody knows who has only seen one."""
+    for more_ms, expected in ((0, [2, 2, 4, 4, 8, 8, 8]), (9, [2, 2, 1, 1, 1, 1, 1])):
+        cost = CostModel()
+        for _ in range(2):
+            cost.observe(("m", "n"), None, 1, 10 * MS)
+        scheduler: Scheduler[str] = Scheduler(8, cost, max_step_ns=4 * MS)
+        sizes = []
+        for turn in range(7):
+            scheduler.add([unit(f"{turn}-{i}", arrival=i) for i in range(8)])
+            batch = scheduler.next_batch(0).batch
+            sizes.append(len(batch))
+            cost.observe(("m", "n"), None, len(batch), (10 + more_ms * (len(batch) - 1)) * MS)
+            for left in [*scheduler]:
+                scheduler.remove_request(left.request_id)
+        assert sizes == expected
+
+
 def test_a_class_below_is_served_when_it_is_owed_time() -> None:
     scheduler: Scheduler[str] = Scheduler(1, costs(c=(10, 10), g=(10, 10)), lower_share=0.5)
     scheduler.add([unit(f"c{i}", node="c", criticality="control") for i in range(40)])
