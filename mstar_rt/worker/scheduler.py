@@ -275,8 +275,8 @@ class Scheduler(Generic[T]):
         return batch
 
     def _most_within(self, max_step_ns: int, first: Unit[T], at_most: int) -> int:
-        """How many units a step may have to keep the bound; where one alone is over it, to take little longer than that.
-        What more of them take is not known then until they run: twice as many as ever did are tried."""
+        """How many units a step may have to keep the bound; where one alone is over it, to take little longer than
+        that. What more of them take is not known then until they run: twice as many as ever did are tried."""
         cost, engine_id, key = self._cost, first.engine_id, first.batch_key
         alone_ns = cost.predict_ns(engine_id, key, 1) or 0
         if alone_ns <= max_step_ns:
