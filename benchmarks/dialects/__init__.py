@@ -1,7 +1,7 @@
 """Foreign clients: what each dialect costs beside native control sessions, and beside the server that openpi ships.
 
 openpi's server runs its policy on the event loop that talks to the clients. Its pattern is rebuilt here
-(`benchmarks.dialects.pattern`), as the text of ../shared/design/robots.md describes it, and runs the same policies.
+(`benchmarks.dialects.pattern`), and runs the same policies.
 """
 
 from __future__ import annotations
