@@ -178,13 +178,10 @@ class _LoopOrder:
         return values
 
     def _begin_of_next(self, turn: Values, begin: Done) -> Done:
-        """All iterations of a plain loop begin at once, others when it is known that they exist."""
+        """All iterations of a plain loop begin at once, others when it is known that they exist. That chunks tell so in
+        a StreamLoop is no help: what is outside must be waited for in iteration 0 as well, which begins without."""
         leave = self._around.loop.leave_node
-        if leave is not None:
-            return self._to_next(turn[("run of", leave)] | begin)
-        for item in self._items.values():  # the first one tells
-            return begin | self._outer[("first of", item)]
-        return begin
+        return begin if leave is None else self._to_next(turn[("run of", leave)] | begin)
 
     def _leave(self, turns: list[Values], ends: list[Values], repeats_from: int) -> None:
         loop, outside = self._around.loop, set(self._outer)
@@ -203,7 +200,9 @@ class _LoopOrder:
                 self._list(source, turns if times is not None else turns[: n + 1], ends[n]) for n in lasts
             )
         if self._items:
-            tells = self._outer[next(iter(self._items.values()))]
+            # The first stream that is read on a rank tells there, and any one reader may be alone on its rank.
+            firsts = {chunk.use: item for chunk, item in reversed(self._items.items())}
+            tells = _all_have(self._outer[item] for item in firsts.values())
             added = {key: done if isinstance(key, tuple) else done | tells for key, done in added.items()}
         self._outer.update(added)
 

@@ -191,3 +191,25 @@ ACCEPTED: dict[str, tuple[Any, tuple[str, ...]]] = {
 def test_what_waits_is_accepted(case: str) -> None:
     body, emit = ACCEPTED[case]
     walk(body, *emit, edges=(EDGE,) if "stream" in case else ())
+
+
+HEAR = plain("hear", "others", "w")
+TWO = (EDGE, StreamingGraphEdge("tick.other", "hear.others", FixedChunkPolicy(1)))
+
+
+@pytest.mark.parametrize("edges", [TWO, TWO[::-1]])
+def test_what_one_stream_tells_holds_no_reader_of_another(edges: tuple[StreamingGraphEdge, ...]) -> None:
+    """On a rank of its own 'hear' ends with its own chunks."""
+    making = turns(MAKE.bind({"x": "w1"}), plain("tick", "x", "other"))
+    reading = StreamLoop("reading", Parallel(plain("read", "items", "v"), HEAR))
+    with pytest.raises(GraphError, match="'last' does not wait for 'first'"):
+        walk(Sequential(FIRST, making, reading, LAST), "v", "z", edges=edges)
+
+
+def test_all_streams_of_one_reader_tell() -> None:
+    """The node that reads the first one reads the other, too, so no rank is told by that alone."""
+    making = turns(MAKE.bind({"x": "w1"}), plain("tick", "x", "other"))
+    read = plain("read", "items others", "v")
+    edges = (EDGE, StreamingGraphEdge("tick.other", "read.others", FixedChunkPolicy(1)))
+    reading = StreamLoop("reading", Parallel(read, plain("pass", "x", "w")))
+    walk(Sequential(FIRST, making, reading, LAST), "v", "z", edges=edges)

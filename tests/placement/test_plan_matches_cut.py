@@ -17,7 +17,7 @@ from world_models.vjepa2.walks import build_graph
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "program")]
 from crossing_model import GRAPH
-from random_walks import walk_graphs
+from random_walks import WALKS, walk_graphs
 
 PROGRAMS = [compile_walk(graph, walk.name) for graph in (GRAPH, build_graph(8)) for walk in graph.walks]
 
@@ -28,6 +28,7 @@ def test_known_walks(program: Program, data: Any) -> None:
     _check(program, data)
 
 
+@WALKS
 @given(walk_graphs(), st.data())
 def test_random_walks(graph: WalkGraph, data: Any) -> None:
     _check(compile_walk(graph, "w"), data)

@@ -24,7 +24,7 @@ class Parts:
     """`complete` computes a firing and hands in what it gave. The walk is run to its end by `run`.
 
     `prefer` says what goes first: "any", "messages" or "firings", each at random, or "late": messages as late and as
-    much out of order as possible.
+    much out of order as possible. `held` is a use that completes nothing as long as anything else can go on.
     """
 
     program: Program
@@ -33,6 +33,7 @@ class Parts:
     complete: Complete
     rng: random.Random
     prefer: str = "any"
+    held: str | None = None
     runs: dict[int, WalkRun] = field(default_factory=dict)
     ready: list[tuple[int, Firing]] = field(default_factory=list)
     messages: list[tuple[int, Send]] = field(default_factory=list)  # (from rank, what)
@@ -53,11 +54,12 @@ class Parts:
             self.step()
 
     def step(self) -> None:
-        if self.messages and (not self.ready or self._is_message_next()):
+        free = [index for index, (_, firing) in enumerate(self.ready) if firing.name != self.held]
+        if self.messages and (not free or self._is_message_next()):
             index = len(self.messages) - 1 if self.prefer == "late" else self.rng.randrange(len(self.messages))
             self._receive(*self.messages.pop(index))
         else:
-            rank, firing = self.ready.pop(self.rng.randrange(len(self.ready)))
+            rank, firing = self.ready.pop(self.rng.choice(free or range(len(self.ready))))
             for stream in self.program.nodes[firing.node_index].drains:
                 self.num_read[stream, firing.iteration[:-1]] += 1
             self._add(rank, self.complete(self.runs[rank], firing))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from mstar_rt.graph import (
@@ -31,6 +32,12 @@ from mstar_rt.graph import (
 
 NAMES = ["a", "b", "c", "d"]
 PARAMS = {"short": 2, "long": 4}
+# Without shrinking, which takes longer for a walk than a test may.
+WALKS = settings(
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @dataclass
@@ -224,11 +231,12 @@ def walk_graphs(draw: Any, streams: bool = False, caches: bool = False) -> WalkG
     persisted. `streams`: with streaming edges; `caches`: nodes that attend over a cache have outputs, too, and the
     order of all of them may be open (see `unordered`)."""
     d = Drawing(draw, streams, caches)
+    depth = d.int(1, 3)
     if streams:
-        parts = [_draw_streams(d, 3, set()), _draw_sequential(d, 2, set())]
+        parts = [_draw_streams(d, depth, set()), _draw_sequential(d, min(depth, 2), set())]
         body: Section = Parallel(*(part.section for part in parts))
     else:
-        body = _draw_sequential(d, 4, set()).section
+        body = _draw_sequential(d, depth + 1, set()).section
     emit, persist = _some_of(d), _some_of(d)
     rest = [end for end in d.ends if end not in emit and end not in persist]
     sink = GraphNode("sink", tuple(f"s{k}" for k in range(len(rest))), ("sunk",))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mstar_rt.graph import (
@@ -39,7 +39,7 @@ from mstar_rt.program import (
 )
 from tests.program.evaluation import Provenance
 from tests.program.parts import Parts
-from tests.program.random_walks import PARAMS, unordered, walk_graphs
+from tests.program.random_walks import PARAMS, WALKS, unordered, walk_graphs
 
 TIMES = st.fixed_dictionaries({name: st.integers(1, limit) for name, limit in PARAMS.items()})
 
@@ -229,7 +229,7 @@ class _MovingParts(Parts):
         super()._receive(sender, send)
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(WALKS, max_examples=200)
 @given(walk_graphs(caches=True), TIMES, st.integers(0, 2**32), st.booleans())
 def test_what_is_not_refused_finds_all_sequences(
     graph: WalkGraph, times: dict[str, int], seed: int, together: bool

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mstar_rt.graph import WalkGraph
 from mstar_rt.program import Firing, Program, Progress, WalkRun, compile_walk
 from tests.program.evaluation import Evaluation, Provenance
 from tests.program.parts import Parts, frozen
-from tests.program.random_walks import PARAMS, walk_graphs
+from tests.program.random_walks import PARAMS, WALKS, walk_graphs
 
-QUICK = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+QUICK = settings(WALKS, max_examples=100)
 THOROUGH = settings(QUICK, max_examples=300)
 TIMES = st.fixed_dictionaries({name: st.integers(1, limit) for name, limit in PARAMS.items()})
 PREFER = st.sampled_from(["any", "messages", "firings", "late"])

@@ -19,7 +19,7 @@ from many_ranks import ManyRanks
 from mstar_rt.message import Playback
 from mstar_rt.worker.cost_model import CostModel
 from mstar_rt.worker.playback import FIRST_SOUND_NS, LATE_NS, Player
-from mstar_rt.worker.scheduler import Scheduler
+from mstar_rt.worker.scheduler import NUM_LOOKED_AT, Scheduler
 from mstar_rt.worker.unit import Unit
 
 MS = 1_000_000
@@ -172,11 +172,11 @@ def test_no_silence_is_worth_a_deadline() -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.integers(20, 400), st.booleans()), min_size=1, max_size=12), st.integers(1, 4))
+@given(st.lists(st.tuples(st.integers(20, 400), st.booleans()), min_size=1, max_size=NUM_LOOKED_AT), st.integers(1, 4))
 def test_whoever_makes_a_deadline_alone_makes_it_beside_any_number_of_listeners(
     drawn: list[tuple[int, bool]], num_listeners: int
 ) -> None:
-    """One after another, 10 ms each, where each node is of its own."""
+    """One after another, 10 ms each, where each node is of its own; of more deadlines the later ones are not seen."""
 
     def late(with_listeners: bool) -> int:
         scheduler: Scheduler[str] = Scheduler(1, costs(*[f"n{i}" for i in range(len(drawn))], "codec"))
