@@ -21,7 +21,9 @@ from mstar_rt.errors import ConfigError, MstarError, NotFound, nearest
 from mstar_rt.model import ServedModel
 from mstar_rt.top.arguments import add_arguments
 
-BENCHMARKS = ("runtime", "rollout", "plan", "control", "dialects", "mixed", "speech", "window", "jitter", "soak")
+BENCHMARKS = (
+    "runtime", "rollout", "plan", "control", "dialects", "mixed", "speech", "images", "window", "jitter", "soak",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("text", nargs="?", help="what to say; without it lines of standard input, as one conversation")
     chat.add_argument("--max-tokens", type=int, help="of each answer at most; the model's default if not given")
     chat.add_argument("--temperature", type=float, help="0: always the likeliest token")
+    chat.add_argument("--image", help="a PNG or JPEG file that the conversation is about")
     _add_generator_arguments(chat, _chat)
 
     say = commands.add_parser("say", help="let a voice of a running server speak a text, to a WAV file")
@@ -108,8 +111,18 @@ def _parser() -> argparse.ArgumentParser:
     say.add_argument("--speed", type=float, help="1: normal")
     _add_generator_arguments(say, _say)
 
+    draw = commands.add_parser("draw", help="let a model of a running server make an image, to a PNG file")
+    draw.add_argument("text", help="what is to be seen, or with --image what is to be changed")
+    draw.add_argument("--out", required=True, help="the PNG file to write")
+    draw.add_argument("--image", help="a PNG or JPEG file to be edited")
+    draw.add_argument("--size", help="WIDTHxHEIGHT in pixels, the model's default if not given")
+    draw.add_argument("--num", type=int, help="several images, with seeds one after the other; to F, F-1, F-2 ...")
+    draw.add_argument("--steps", type=int, help="denoise steps, the model's default if not given")
+    draw.add_argument("--think", action="store_true", help="let the model write a plan first")
+    _add_generator_arguments(draw, _draw)
+
     demo = commands.add_parser(
-        "demo", help="simulated robots, driven by a policy and by plans; or speech, to a WAV file", add_help=False
+        "demo", help="simulated robots, driven by a policy and by plans; or speech and images, to files", add_help=False
     )
     demo.set_defaults(run=_demo)
 
@@ -258,8 +271,14 @@ def _say(args: argparse.Namespace, _: list[str]) -> int:
     return say(args)
 
 
+def _draw(args: argparse.Namespace, _: list[str]) -> int:
+    from mstar_rt.client.generation.command import draw
+
+    return draw(args)
+
+
 def _demo(_: argparse.Namespace, rest: list[str]) -> int:
-    if rest[:1] != ["speech"] and importlib.util.find_spec("mujoco") is None:
+    if rest[:1] not in (["speech"], ["image"]) and importlib.util.find_spec("mujoco") is None:
         raise ConfigError("the demo needs the simulator: pip install 'mstar-rt[sim]'")
     return int(importlib.import_module("sim_bridge.demo").main(rest))
 

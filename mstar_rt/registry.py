@@ -11,6 +11,7 @@ from mstar_rt.errors import ConfigError, nearest
 
 BUILT_IN_FAMILIES = {
     "act": "policies.act.model:declare",
+    "bagel": "generators.bagel.model:declare",
     "diffusion": "policies.diffusion.model:declare",
     "hibari": "generators.hibari.model:declare",
     "llama": "generators.llama.model:declare",

@@ -1,7 +1,7 @@
 """`mstar-rt demo`: robots on a simulated table, driven by a policy and by plans in a world model, both served.
 
 Both parts run with their defaults; `mstar-rt demo policy` and `mstar-rt demo planner` run one, and take options.
-`mstar-rt demo speech` is a third, which needs no simulator: a text, spoken.
+`mstar-rt demo speech` and `mstar-rt demo image` need no simulator: a text, spoken, and a picture from words.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROBOTS = {"policy": "sim_bridge.demo_policy", "planner": "sim_bridge.demo_planner"}
-PARTS = {**ROBOTS, "speech": "sim_bridge.demo_speech"}
-"""Modules; `main(argv)` of each returns 0 only if its robots, or its voice, did what they should."""
+PARTS = {**ROBOTS, "speech": "sim_bridge.demo_speech", "image": "sim_bridge.demo_image"}
+"""Modules; `main(argv)` of each returns 0 only if its robots, its voice or its pictures are what they should be."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -31,13 +31,19 @@ PAINTERS_ALONE_SHARE = 1 / 6
 
 
 async def measure(
-    report: Report, client: AsyncClient, reached: Reached, scenes: Sequence[Scene], seconds: float, num_rounds: int
+    report: Report,
+    client: AsyncClient,
+    reached: Reached,
+    scenes: Sequence[Scene],
+    seconds: float,
+    num_rounds: int,
+    cases: Sequence[Case] = CASES,
 ) -> dict[Case, Measured]:
     """Every case for `seconds`, in turns, another one first in each round."""
-    found = {case: Measured() for case in CASES}
+    found = {case: Measured() for case in cases}
     for turn in range(num_rounds):
-        for place in range(len(CASES)):
-            case = CASES[(place + turn) % len(CASES)]
+        for place in range(len(cases)):
+            case = cases[(place + turn) % len(cases)]
             share = 1.0 if case.robot else PAINTERS_ALONE_SHARE
             await _segment(found[case], client, reached, scenes, case, share * seconds / num_rounds)
     figures.add_contention(report, reached, found)

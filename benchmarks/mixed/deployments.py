@@ -40,8 +40,14 @@ def model_name(model: str, system: str) -> str:
 
 
 @contextlib.contextmanager
-def serving(num_workers: int, systems: Sequence[str] = SYSTEMS, admission: bool = True) -> Iterator[Reached]:
-    data = variants(FILES[num_workers], systems)
+def serving(
+    num_workers: int,
+    systems: Sequence[str] = SYSTEMS,
+    admission: bool = True,
+    painter: Mapping[str, Any] | None = None,
+) -> Iterator[Reached]:
+    """`painter`: a model of a deployment, which takes the place of the painter."""
+    data = variants(FILES[num_workers], systems, painter)
     if not admission:
         data["admission"] = NO_ADMISSION
     with tempfile.TemporaryDirectory() as folder:
@@ -52,9 +58,12 @@ def serving(num_workers: int, systems: Sequence[str] = SYSTEMS, admission: bool 
             yield Reached(address, ranks, data["workers"][0]["max_step_ms"] / 1e3)
 
 
-def variants(file: Path, systems: Sequence[str]) -> dict[str, Any]:
+def variants(file: Path, systems: Sequence[str], painter: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The deployment of `file` for each system: workers of their own, and models with the system in their names."""
     plain = yaml.safe_load(file.read_text())
+    if painter is not None:
+        others = [model for model in plain["models"] if model["name"] != PAINTER]
+        plain["models"] = [*others, {**painter, "name": PAINTER}]
     for model in plain["models"]:
         if "checkpoint" in model:
             model["checkpoint"] = str((file.parent / model["checkpoint"]).resolve())

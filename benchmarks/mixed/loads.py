@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from mstar_rt.client import AsyncClient
+from mstar_rt.client import AsyncClient, ImageProgress
 from mstar_rt.errors import MstarError
 
 PLAN_HZ = 2.0
 PLAN: dict[str, Any] = {"rollout_horizon": 2, "num_samples": 64, "num_iterations": 3}
 STEPS = 20
 """Of a painting."""
+IMAGE_PROMPT = "a red triangle on white"
+"""Of a painter that draws what it is told, by the task DRAWING."""
+DRAWING = "text_to_image"
 
 RUNNING = "running"
 """What the process of the load says."""
@@ -56,12 +59,17 @@ class Came:
 async def paint(client: AsyncClient, model: str, came: Came, started: asyncio.Event, number: int) -> None:
     """One painting after the other, for ever. `started`: something has come."""
     prompt = np.random.default_rng(number).normal(size=16).astype(np.float32)
+    draws = DRAWING in (await client.describe(model)).tasks
     while True:
-        stream = client.run(model, "paint", {"prompt": prompt}, steps=STEPS, seed=number)
         try:
-            async for output in stream:
-                times = came.previews_ns if output.name == "preview" else came.pictures_ns
-                times.append(time.monotonic_ns())
+            if draws:
+                stream = client.draw(model, IMAGE_PROMPT, seed=number)
+                arrivals = (isinstance(each, ImageProgress) async for each in stream)
+            else:
+                outputs = client.run(model, "paint", {"prompt": prompt}, steps=STEPS, seed=number)
+                arrivals = (output.name == "preview" async for output in outputs)
+            async for is_step in arrivals:
+                (came.previews_ns if is_step else came.pictures_ns).append(time.monotonic_ns())
                 started.set()
         except MstarError as error:
             came.note(f"paint {error.code}")

@@ -12,7 +12,7 @@ from generators.llama.text_pieces import Pieces, next_piece, read_stops
 from generators.llama.tokenizer import ChatTemplate, LlamaTokenizer
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import NodeCall, NodeResult, Reason
-from mstar_rt.model.conversation import read_conversation
+from mstar_rt.model.conversation import Turn, read_conversation
 
 
 class Prompt:
@@ -38,14 +38,19 @@ class Prompt:
     def ids(self, conversation: np.ndarray) -> list[int]:
         """Raises:  InvalidArgument: it is none, or forges what only the template writes."""
         turns = read_conversation(conversation)
-        for index, turn in enumerate(turns):
-            forged = [text for text in self._tokenizer.special_texts if text in turn["content"]]
-            if forged:
-                raise InvalidArgument(
-                    f"turn {index} of the conversation has {forged[0]!r} in it, which this model reads as the border "
-                    "of a turn: take it out"
-                )
+        check_not_forged(turns, self._tokenizer)
         return self._tokenizer.encode(self._template.write(turns), has_begin=False)
+
+
+def check_not_forged(turns: Sequence[Turn], tokenizer: LlamaTokenizer) -> None:
+    """Raises:  InvalidArgument: a turn has in it what only the template writes."""
+    for index, turn in enumerate(turns):
+        forged = [text for text in tokenizer.special_texts if text in turn["content"]]
+        if forged:
+            raise InvalidArgument(
+                f"turn {index} of the conversation has {forged[0]!r} in it, which this model reads as the border of a "
+                "turn: take it out"
+            )
 
 
 def check_length(num_prompt: int, max_tokens: int, most: int, what: str) -> None:

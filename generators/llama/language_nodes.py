@@ -29,6 +29,17 @@ class Written(NamedTuple):
     reason: Reason | None
 
 
+class Reader(Protocol):
+    """The network; see network.Llama."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def read(self, ids: torch.Tensor, positions: torch.Tensor, last: int, attention: AttentionPlan) -> torch.Tensor: ...
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
 class Ending(Protocol):
     """What ends a text, and what goes out with each token."""
 
@@ -103,7 +114,7 @@ class Prefill:
 class Decode:
     """The next token. In iteration 0 that is the one which came with the prompt: it goes out, and nothing is run."""
 
-    def __init__(self, llama: Llama, ending: Ending) -> None:
+    def __init__(self, llama: Reader, ending: Ending) -> None:
         self._llama = llama
         self._ending = ending
         self._reasons = {reason: torch.tensor(reason) for reason in (GOES_ON, *map(int, Reason))}
@@ -119,12 +130,18 @@ class Decode:
     def run(self, calls: Sequence[NodeCall], attention: AttentionPlan) -> list[NodeResult]:
         if _is_first(calls[0]):
             return [self._written(call, call.inputs["token"], call.inputs["history"]) for call in calls]
-        firsts, device = attention.positions, self._llama.device
+        return self.draw_next(calls, attention.positions, attention)
+
+    def draw_next(
+        self, calls: Sequence[NodeCall], positions: Sequence[int], attention: AttentionPlan
+    ) -> list[NodeResult]:
+        """What comes behind the token of each call, which stands at these positions."""
+        device = self._llama.device
         ids = torch.cat([call.inputs["token"] for call in calls]).to(device)
-        hidden = self._llama.read(ids, torch.tensor(list(firsts), device=device), max(firsts), attention)
+        hidden = self._llama.read(ids, torch.tensor(list(positions), device=device), max(positions), attention)
         drawn = torch.tensor(draw_tokens(calls, self._llama.scores(hidden), "history")).split(1)
         return [
-            self._written(call, token, torch.cat([call.inputs["history"], token]))
+            self._written(call, token, torch.cat([call.inputs["history"].cpu(), token]))
             for call, token in zip(calls, drawn, strict=True)
         ]
 

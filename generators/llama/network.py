@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from generators.llama.config import LlamaConfig
 from mstar_rt.nn.attention import AttentionPlan
-from mstar_rt.nn.decoder import Attend, DecoderLayer, LayerParts, paged_attention
+from mstar_rt.nn.decoder import DecoderLayer, LayerParts, paged_attention
 from mstar_rt.nn.linear import Linear
-from mstar_rt.nn.packed_linear import MIN_ROWS, PackedLinear
+from mstar_rt.nn.packed_linear import MIN_ROWS, PackedLinear, attend_once, doubled
 from mstar_rt.nn.rms_norm import NormKind, RMSNorm, normed
 from mstar_rt.nn.rope import LongContext, Rotary
 
@@ -75,27 +75,14 @@ class Llama:
         turn = self._rotary.at(positions, last)
         is_lone = len(ids) < MIN_ROWS
         if is_lone:
-            x, turn = _twice(x), _twice(turn)
+            x, turn = doubled(x), doubled(turn)
         for index, layer in enumerate(self._layers):
             attend = paged_attention(attention, index)
-            x = layer.decode(x, turn, _of_one(attend) if is_lone else attend)
+            x = layer.decode(x, turn, attend_once(attend) if is_lone else attend)
         return x[: len(ids)]
 
     def scores(self, x: torch.Tensor) -> torch.Tensor:
         """x [B, width], what `read` gave at some tokens -> scores of the next one, float32 [B, vocabulary]."""
         num_rows = len(x)
         x = normed(x, self._norm, None, self._norm_kind)
-        return self._head(_twice(x) if num_rows < MIN_ROWS else x)[:num_rows].float()
-
-
-def _twice(x: torch.Tensor) -> torch.Tensor:
-    return x.repeat(MIN_ROWS, *[1] * (x.dim() - 1))
-
-
-def _of_one(attend: Attend) -> Attend:
-    """The attention of a lone row, for one that is there twice."""
-
-    def attend_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return attend(q[:1], k[:1], v[:1]).expand_as(q)
-
-    return attend_once
+        return self._head(doubled(x) if num_rows < MIN_ROWS else x)[:num_rows].float()

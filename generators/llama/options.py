@@ -16,7 +16,8 @@ DEFAULTS: dict[str, float] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "rep
 
 def token_params(limit: int, defaults: Mapping[str, Any]) -> tuple[ParamSpec, ...]:
     """The options of a task that draws tokens, at most `limit` of them, with these defaults."""
-    given = {"max_tokens": min(USUAL_MAX_TOKENS, limit), **DEFAULTS, **defaults}
+    # Half of what a short context holds, so that there is room for a prompt.
+    given = {"max_tokens": max(1, min(USUAL_MAX_TOKENS, limit // 2)), **DEFAULTS, **defaults}
     return (
         ParamSpec("max_tokens", "int", int(given["max_tokens"]), "tokens at most", "tokens", minimum=1, maximum=limit),
         ParamSpec(

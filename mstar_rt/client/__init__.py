@@ -20,9 +20,16 @@ from mstar_rt.client.control.delay_estimate import DelayEstimate
 from mstar_rt.client.control.results import ActionChunk, ControlEvent, ControlStats
 from mstar_rt.client.control.robot_schema import CameraSchema, PolicyInfo, RobotSchema, VectorSchema
 from mstar_rt.client.control.session import ControlSession
-from mstar_rt.client.generation.asynchronous_streams import AsyncChatStream, AsyncSpeechStream
-from mstar_rt.client.generation.results import AudioPiece, GenerationDone, Speech, TextPiece
-from mstar_rt.client.generation.streams import ChatStream, SpeechStream
+from mstar_rt.client.generation.asynchronous_streams import AsyncChatStream, AsyncImageStream, AsyncSpeechStream
+from mstar_rt.client.generation.results import (
+    AudioPiece,
+    GenerationDone,
+    ImageProgress,
+    ImageResult,
+    Speech,
+    TextPiece,
+)
+from mstar_rt.client.generation.streams import ChatStream, ImageStream, SpeechStream
 from mstar_rt.client.recording.writer import Recording
 from mstar_rt.client.results import (
     Encoding,
@@ -57,6 +64,7 @@ __all__ = [
     "AsyncChatStream",
     "AsyncClient",
     "AsyncControlSession",
+    "AsyncImageStream",
     "AsyncSpeechStream",
     "AsyncTaskSession",
     "AsyncTaskStream",
@@ -72,6 +80,9 @@ __all__ = [
     "Encoding",
     "GenerationDone",
     "Histogram",
+    "ImageProgress",
+    "ImageResult",
+    "ImageStream",
     "LoopTime",
     "ModelDescription",
     "ModelInfo",

@@ -20,7 +20,7 @@ from mstar_rt.client.control.asynchronous_session import AsyncControlSession
 from mstar_rt.client.control.opening import OpensControl
 from mstar_rt.client.credentials import IN_CLEAR, Credentials
 from mstar_rt.client.failures import error_from_call, translated
-from mstar_rt.client.generation.asynchronous_streams import AsyncChatStream, AsyncSpeechStream
+from mstar_rt.client.generation.asynchronous_streams import AsyncChatStream, AsyncImageStream, AsyncSpeechStream
 from mstar_rt.client.generation.opening import Generates
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
@@ -41,12 +41,13 @@ def connect_async(
     return AsyncClient(address, Credentials(tls_ca_file, tls_cert_file, tls_key_file, token))
 
 
-class AsyncClient(OpensControl[AsyncControlSession], Generates[AsyncChatStream, AsyncSpeechStream]):
+class AsyncClient(OpensControl[AsyncControlSession], Generates[AsyncChatStream, AsyncSpeechStream, AsyncImageStream]):
     """See `blocking.Client` for what the methods take, give and raise. Cancelling a task cancels its call."""
 
     _control_session = AsyncControlSession
     _chat_stream = AsyncChatStream
     _speech_stream = AsyncSpeechStream
+    _image_stream = AsyncImageStream
 
     def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
         self.address = arguments.address(address)

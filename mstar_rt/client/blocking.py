@@ -19,7 +19,7 @@ from mstar_rt.client.control.session import ControlSession
 from mstar_rt.client.credentials import IN_CLEAR, Credentials
 from mstar_rt.client.failures import error_from_call, translated
 from mstar_rt.client.generation.opening import Generates
-from mstar_rt.client.generation.streams import ChatStream, SpeechStream
+from mstar_rt.client.generation.streams import ChatStream, ImageStream, SpeechStream
 from mstar_rt.client.messages import Images, Numbers
 from mstar_rt.errors import NotFound, Unavailable
 from mstar_rt.protos import runtime_pb2, world_model_pb2
@@ -45,7 +45,7 @@ def connect(
     return Client(address, Credentials(tls_ca_file, tls_cert_file, tls_key_file, token))
 
 
-class Client(OpensControl[ControlSession], Generates[ChatStream, SpeechStream]):
+class Client(OpensControl[ControlSession], Generates[ChatStream, SpeechStream, ImageStream]):
     """All methods raise the classes of mstar_rt.errors, with the server's sentence and the request id as a
     note.
 
@@ -57,6 +57,7 @@ class Client(OpensControl[ControlSession], Generates[ChatStream, SpeechStream]):
     _control_session = ControlSession
     _chat_stream = ChatStream
     _speech_stream = SpeechStream
+    _image_stream = ImageStream
 
     def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
         self.address = arguments.address(address)

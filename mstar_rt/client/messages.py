@@ -44,7 +44,7 @@ def frames(images: Images) -> tensor_pb2.Frames:
         array = images[None] if images.ndim == 3 else images
         return tensor_pb2.Frames(tensor=tensor_from_array(array))
     files = list(images) if isinstance(images, Sequence) else [images]
-    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[_compressed(file) for file in files]))
+    return tensor_pb2.Frames(images=tensor_pb2.ImageSequence(images=[compressed(file, "frames") for file in files]))
 
 
 def numbers(values: Numbers, name: str) -> tensor_pb2.Tensor:
@@ -169,7 +169,7 @@ def _set_planner_option(message: wire.PlannerOptions, name: str, value: Any) -> 
     elif name == "tree_branching":
         _set_branching(message, value)
     elif field.enum_type is not None:
-        setattr(message, name, _enum_number(field.enum_type, value))
+        setattr(message, name, enum_number(field.enum_type, value))
     elif field.message_type is not None:
         getattr(message, name).CopyFrom(numbers(value, name))
     elif field.cpp_type in _WHOLE:
@@ -206,7 +206,7 @@ def _set_branching(message: wire.PlannerOptions, branching: Any) -> None:
     message.tree_branching.extend(arguments.whole(branches) for branches in branching)
 
 
-def _enum_number(enum: Any, value: Any) -> int:
+def enum_number(enum: Any, value: Any) -> int:
     """ "l1" -> COST_L1 of enum Cost."""
     prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
     choices = {known.name.removeprefix(prefix).lower(): known.number for known in enum.values if known.number}
@@ -257,11 +257,12 @@ def request_options(budget_ms: float | None, criticality: str | None = None) -> 
     return message
 
 
-def _compressed(data: object) -> tensor_pb2.Image:
+def compressed(data: object, name: str) -> tensor_pb2.Image:
+    """Raises:  InvalidArgument: not the bytes of a JPEG or PNG file."""
     if not isinstance(data, bytes):
-        raise InvalidArgument("frames must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
+        raise InvalidArgument(f"{name} must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
     if data.startswith(b"\xff\xd8"):
         return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_JPEG, data=data)
     if data.startswith(b"\x89PNG"):
         return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_PNG, data=data)
-    raise InvalidArgument("frames given as bytes must be JPEG or PNG files")
+    raise InvalidArgument(f"{name} given as bytes must be JPEG or PNG files")

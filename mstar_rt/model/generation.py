@@ -1,4 +1,4 @@
-"""`GenerationSpec`: what a model that writes or speaks declares, so that one service serves every kind of generator.
+"""`GenerationSpec`: what a model that writes, speaks or draws declares, so that one service serves every generator.
 
 A chat task takes `conversation`, uint8 [N]: see `model.conversation`. It emits, at each decode step,
 
@@ -6,35 +6,44 @@ A chat task takes `conversation`, uint8 [N]: see `model.conversation`. It emits,
                        become one, is held back
     token              int64 [1], the token that was sampled
 
-and at the end `reason`, int64 [], see `Reason`, and `num_input_tokens`, int64 []. A speech task takes `text`, uint8
-[N], UTF-8, and emits
+and at the end `reason`, int64 [], see `Reason`, and `num_input_tokens`, int64 []. A chat's image task takes `image`
+besides, uint8 [H, W, 3] RGB, which is before all that is said. A speech task takes `text`, uint8 [N], UTF-8, and emits
 
     audio              float32 [S], -1 to 1, one chunk after the other, without gap or overlap
 
-and at the end `reason`, and `num_input_tokens` and `num_output_tokens`, int64 [], where the model counts them. Options
-of both, each only where the model has a use for it; none may be required, as a client leaves out what it does not mind:
+and at the end `reason`, and `num_input_tokens` and `num_output_tokens`, int64 [], where the model counts them. A task
+that draws takes `conversation`, at most one turn of the system and then one of the user; one that edits takes `image`
+besides; one that thinks first writes its plan as a chat task writes. They emit, after each denoise step,
+
+    step               int64 [], how many are done, where the model tells
+    preview            uint8 [H, W, 3] RGB, or nothing, see `preview_every`
+    latents            float32 [T, D], or nothing, see `latents_every`
+
+and at the end `image`, uint8 [H, W, 3] RGB, and `num_input_tokens`, int64 []. Options, each only where the model has a
+use for it; none may be required, as a client leaves out what it does not mind:
 
     max_tokens, temperature (0: greedy), top_k (0: no limit), top_p, repetition_penalty (1: none), seed
     ignore_end         goes on to max_tokens, for measurements
-    stop               chat only: JSON, a list of strings that end the text
+    stop               where text is written: JSON, a list of strings that end it
     voice, speed       speech only; 1 is the normal speed
+    height, width      images only, as all that follow: pixels
+    num_denoise_steps, timestep_shift
+    text_guidance, image_guidance, guidance_start, guidance_end, renormalization, renormalization_min
+    preview_every, latents_every    after every so many steps there is one; 0: never
 
-What is too long is refused with InvalidArgument and the limit, never cut; so is a text without a word. A text or a
-conversation of one zero byte is the warm-up's, and is answered like any other.
+One request makes one image; a task that draws has the option `seed`, by which several images of one call differ. What
+is too long is refused with InvalidArgument and the limit, never cut; so is a text without a word. A text or a
+conversation of one zero byte is the warm-up's, as is an image of one black pixel, and is answered like any other.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mstar_rt.errors import GraphError, nearest
-
 if TYPE_CHECKING:
     from mstar_rt.model.served import ServedModel, TaskSpec
-    from mstar_rt.model.spec import TensorSpec
 
 TOKEN_OPTIONS = {
     "max_tokens": "int", "temperature": "float", "top_k": "int", "top_p": "float", "repetition_penalty": "float",
@@ -42,6 +51,11 @@ TOKEN_OPTIONS = {
 }  # fmt: skip
 CHAT_OPTIONS = {**TOKEN_OPTIONS, "stop": "str"}
 SPEECH_OPTIONS = {**TOKEN_OPTIONS, "voice": "str", "speed": "float"}
+IMAGE_OPTIONS = {
+    **CHAT_OPTIONS, "height": "int", "width": "int", "num_denoise_steps": "int", "timestep_shift": "float",
+    "text_guidance": "float", "image_guidance": "float", "guidance_start": "float", "guidance_end": "float",
+    "renormalization": "str", "renormalization_min": "float", "preview_every": "int", "latents_every": "int",
+}  # fmt: skip
 """What these options are called wherever a task has them, and of which kind they are."""
 
 
@@ -56,10 +70,12 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ChatSpec:
-    """`warm_up_tokens` is the `max_tokens` of the requests that warm up, where the task has that option."""
+    """`image_task` is the task that answers a conversation about an image; "": the model sees nothing. `warm_up_tokens`
+    is the `max_tokens` of the requests that warm up, where the task has that option."""
 
     task: str = "chat"
     warm_up_tokens: int = 4
+    image_task: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,116 +91,47 @@ class SpeechSpec:
 
 
 @dataclass(frozen=True)
+class ImageSpec:
+    """Names of tasks, "" where there is none: `draw` an image, `think` first and draw then, `edit` an image that is
+    given. `default_size` (height, width) is that of an image for which no other is asked; edits have their image's.
+    `warm_up_steps` and `warm_up_tokens` are the `num_denoise_steps` and `max_tokens` of the requests that warm up."""
+
+    draw: str = ""
+    think: str = ""
+    edit: str = ""
+    default_size: tuple[int, int] = (1024, 1024)
+    warm_up_steps: int = 2
+    warm_up_tokens: int = 4
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.draw, self.think, self.edit) if name)
+
+
+@dataclass(frozen=True)
 class GenerationSpec:
     chat: ChatSpec | None = None
     speech: SpeechSpec | None = None
+    images: ImageSpec | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All that it names."""
+        names = [] if self.chat is None else [self.chat.task, self.chat.image_task]
+        names += [] if self.speech is None else [self.speech.task]
+        return (*(name for name in names if name), *(() if self.images is None else self.images.tasks))
 
 
 def warm_up_options(model: ServedModel, task: TaskSpec) -> dict[str, int]:
-    """What a warm-up asks for in place of defaults: a first run shall not write a whole text."""
+    """What a warm-up asks for in place of defaults: a first run shall not write a whole text or make a whole image."""
     generation = model.generation or GenerationSpec()
-    for spec in (generation.chat, generation.speech):
-        if spec is not None and spec.task == task.name and any(param.name == "max_tokens" for param in task.params):
-            return {"max_tokens": spec.warm_up_tokens}
-    return {}
-
-
-def check_generation(model: ServedModel) -> None:
-    """Raises:  GraphError: what the model generates does not fit its tasks."""
-    generation = model.generation
-    if generation is None:
-        return
-    where = f"model {model.name!r}, its generation"
-    if generation.chat is None and generation.speech is None:
-        raise GraphError(f"{where} names no task, expected chat or speech")
-    if generation.chat is not None:
-        _check_chat(_task(model, generation.chat.task, where), where)
-    if generation.speech is not None:
-        _check_speech(generation.speech, _task(model, generation.speech.task, where), where)
-    tasks = [spec.task for spec in (generation.chat, generation.speech) if spec is not None]
-    if len(set(tasks)) < len(tasks):
-        raise GraphError(f"{where}: task {tasks[0]!r} is for chat and for speech, expected two tasks")
-
-
-def _task(model: ServedModel, name: str, where: str) -> TaskSpec:
-    for task in model.tasks:
-        if task.name != name:
-            continue
-        if task.criticality != "generation":
-            raise GraphError(f"{where}: task {name!r} has criticality {task.criticality!r}, expected 'generation'")
-        if task.session_inputs:
-            needed = ", ".join(repr(name) for name, _ in task.session_inputs)
-            raise GraphError(f"{where}: task {name!r} needs {needed} from an earlier request, and there is none")
-        return task
-    raise GraphError(f"{where} has the task {name!r}, {nearest(name, [task.name for task in model.tasks])}")
-
-
-def _check_chat(task: TaskSpec, where: str) -> None:
-    _check_input(task, "conversation", where)
-    outputs = {spec.name: spec for spec in task.outputs}
-    _check_output(outputs, task, "text", "uint8", (None,), where)
-    if not outputs["text"].optional:
-        raise GraphError(f"{where}: output 'text' of task {task.name!r} is not optional, but a step may give no text")
-    _check_output(outputs, task, "token", "int64", (1,), where)
-    _check_output(outputs, task, "reason", "int64", (), where)
-    _check_output(outputs, task, "num_input_tokens", "int64", (), where)
-    _check_options(task, CHAT_OPTIONS, where)
-
-
-def _check_speech(speech: SpeechSpec, task: TaskSpec, where: str) -> None:
-    if speech.sample_rate_hz < 1:
-        raise GraphError(f"{where} has sample_rate_hz {speech.sample_rate_hz}, expected at least 1")
-    _check_input(task, "text", where)
-    outputs = {spec.name: spec for spec in task.outputs}
-    _check_output(outputs, task, "audio", "float32", (None,), where)
-    _check_output(outputs, task, "reason", "int64", (), where)
-    for name in ("num_input_tokens", "num_output_tokens"):
-        if name in outputs:
-            _check_output(outputs, task, name, "int64", (), where)
-    _check_options(task, SPEECH_OPTIONS, where)
-    voice = next((param for param in task.params if param.name == "voice"), None)
-    choices, default = (voice.choices, voice.default or "") if voice is not None else ((), "")
-    if tuple(choices) != speech.voices or default != speech.default_voice:
-        raise GraphError(
-            f"{where} has the voices {', '.join(speech.voices) or 'of none'} and the default {speech.default_voice!r}, "
-            f"but option 'voice' of task {task.name!r} has {', '.join(choices) or 'none'} and {default!r}"
-        )
-    if speech.voices and speech.default_voice not in speech.voices:
-        raise GraphError(f"{where} has the default voice {speech.default_voice!r}, {nearest(default, speech.voices)}")
-
-
-def _check_input(task: TaskSpec, name: str, where: str) -> None:
-    """It takes `name`, uint8 [N], and needs nothing else."""
-    inputs = {spec.name: spec for spec in task.inputs}
-    spec = inputs.get(name)
-    if spec is None:
-        raise GraphError(f"{where}: task {task.name!r} has no input {name!r}, {nearest(name, inputs)}")
-    if spec.dtypes != ("uint8",) or len(spec.shape) != 1 or not isinstance(spec.shape[0], str) or spec.optional:
-        raise GraphError(f"{where}: input {name!r} of task {task.name!r} is not uint8 ['N'], always given")
-    for other in inputs.values():
-        if other.name != name and not other.optional:
-            raise GraphError(f"{where}: task {task.name!r} needs {other.name!r}, which no client gives")
-    if task.one_of:
-        raise GraphError(f"{where}: task {task.name!r} needs one of {', '.join(task.one_of[0])}, which no client gives")
-
-
-def _check_output(
-    outputs: Mapping[str, TensorSpec], task: TaskSpec, name: str, dtype: str, shape: tuple[int | None, ...], where: str
-) -> None:
-    """`shape` has None where any size goes."""
-    spec = outputs.get(name)
-    if spec is None:
-        raise GraphError(f"{where}: task {task.name!r} has no output {name!r}, {nearest(name, outputs)}")
-    sizes = tuple(size if isinstance(size, int) else None for size in spec.shape)
-    if spec.dtypes != (dtype,) or sizes != shape:
-        expected = ["any" if size is None else size for size in shape]
-        raise GraphError(f"{where}: output {name!r} of task {task.name!r} is not {dtype} {expected}")
-
-
-def _check_options(task: TaskSpec, kinds: Mapping[str, str], where: str) -> None:
-    for param in task.params:
-        kind = kinds.get(param.name)
-        if kind is not None and param.kind != kind:
-            raise GraphError(f"{where}: option {param.name!r} of task {task.name!r} is {param.kind}, expected {kind}")
-        if param.default is None and not param.optional:
-            raise GraphError(f"{where}: option {param.name!r} of task {task.name!r} is required, expected a default")
+    few: dict[str, int] = {}
+    if generation.chat is not None and task.name in (generation.chat.task, generation.chat.image_task):
+        few = {"max_tokens": generation.chat.warm_up_tokens}
+    elif generation.speech is not None and task.name == generation.speech.task:
+        few = {"max_tokens": generation.speech.warm_up_tokens}
+    elif generation.images is not None and task.name in generation.images.tasks:
+        images = generation.images
+        few = {"max_tokens": images.warm_up_tokens, "num_denoise_steps": images.warm_up_steps}
+    names = {param.name for param in task.params}
+    return {name: value for name, value in few.items() if name in names}

@@ -11,7 +11,8 @@ import numpy as np
 from mstar_rt.errors import GraphError, InvalidArgument, NotFound, nearest
 from mstar_rt.graph import WalkGraph
 from mstar_rt.model.declaration import check_declaration
-from mstar_rt.model.generation import GenerationSpec, check_generation
+from mstar_rt.model.generation import GenerationSpec
+from mstar_rt.model.generation_check import check_generation
 from mstar_rt.model.policy import PolicySpec
 from mstar_rt.model.policy_check import check_policy
 from mstar_rt.model.spec import ParamSpec, ParamValue, TensorSpec, check_params, check_tensors

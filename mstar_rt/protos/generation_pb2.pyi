@@ -125,7 +125,7 @@ class SpeechOptions(_message.Message):
     def __init__(self, voice: _Optional[str] = ..., speed: _Optional[float] = ..., encoding: _Optional[_Union[Audio.Encoding, str]] = ..., first_chunk_frames: _Optional[int] = ..., max_chunk_frames: _Optional[int] = ..., playback_buffer_s: _Optional[float] = ...) -> None: ...
 
 class ImageOptions(_message.Message):
-    __slots__ = ("height", "width", "num_images", "text_guidance", "image_guidance", "guidance_start", "guidance_end", "num_denoise_steps", "timestep_shift", "renormalization", "renormalization_min", "think", "preview_every", "encoding")
+    __slots__ = ("height", "width", "num_images", "text_guidance", "image_guidance", "guidance_start", "guidance_end", "num_denoise_steps", "timestep_shift", "renormalization", "renormalization_min", "think", "preview_every", "encoding", "latents_every")
     class Renormalization(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RENORMALIZATION_UNSPECIFIED: _ClassVar[ImageOptions.Renormalization]
@@ -152,6 +152,7 @@ class ImageOptions(_message.Message):
     THINK_FIELD_NUMBER: _ClassVar[int]
     PREVIEW_EVERY_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    LATENTS_EVERY_FIELD_NUMBER: _ClassVar[int]
     height: int
     width: int
     num_images: int
@@ -166,7 +167,8 @@ class ImageOptions(_message.Message):
     think: bool
     preview_every: int
     encoding: _tensor_pb2.Image.Encoding
-    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., num_images: _Optional[int] = ..., text_guidance: _Optional[float] = ..., image_guidance: _Optional[float] = ..., guidance_start: _Optional[float] = ..., guidance_end: _Optional[float] = ..., num_denoise_steps: _Optional[int] = ..., timestep_shift: _Optional[float] = ..., renormalization: _Optional[_Union[ImageOptions.Renormalization, str]] = ..., renormalization_min: _Optional[float] = ..., think: _Optional[bool] = ..., preview_every: _Optional[int] = ..., encoding: _Optional[_Union[_tensor_pb2.Image.Encoding, str]] = ...) -> None: ...
+    latents_every: int
+    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., num_images: _Optional[int] = ..., text_guidance: _Optional[float] = ..., image_guidance: _Optional[float] = ..., guidance_start: _Optional[float] = ..., guidance_end: _Optional[float] = ..., num_denoise_steps: _Optional[int] = ..., timestep_shift: _Optional[float] = ..., renormalization: _Optional[_Union[ImageOptions.Renormalization, str]] = ..., renormalization_min: _Optional[float] = ..., think: _Optional[bool] = ..., preview_every: _Optional[int] = ..., encoding: _Optional[_Union[_tensor_pb2.Image.Encoding, str]] = ..., latents_every: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("text", "audio", "progress", "image", "done")
@@ -183,14 +185,16 @@ class GenerateResponse(_message.Message):
     def __init__(self, text: _Optional[_Union[TextChunk, _Mapping]] = ..., audio: _Optional[_Union[AudioChunk, _Mapping]] = ..., progress: _Optional[_Union[ImageProgress, _Mapping]] = ..., image: _Optional[_Union[ImageResult, _Mapping]] = ..., done: _Optional[_Union[GenerateDone, _Mapping]] = ...) -> None: ...
 
 class TextChunk(_message.Message):
-    __slots__ = ("text", "num_tokens", "thought")
+    __slots__ = ("text", "num_tokens", "thought", "image_index")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     THOUGHT_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
     text: str
     num_tokens: int
     thought: bool
-    def __init__(self, text: _Optional[str] = ..., num_tokens: _Optional[int] = ..., thought: _Optional[bool] = ...) -> None: ...
+    image_index: int
+    def __init__(self, text: _Optional[str] = ..., num_tokens: _Optional[int] = ..., thought: _Optional[bool] = ..., image_index: _Optional[int] = ...) -> None: ...
 
 class AudioChunk(_message.Message):
     __slots__ = ("audio", "first_sample")
@@ -201,16 +205,18 @@ class AudioChunk(_message.Message):
     def __init__(self, audio: _Optional[_Union[Audio, _Mapping]] = ..., first_sample: _Optional[int] = ...) -> None: ...
 
 class ImageProgress(_message.Message):
-    __slots__ = ("image_index", "step", "num_steps", "preview")
+    __slots__ = ("image_index", "step", "num_steps", "preview", "latents")
     IMAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     PREVIEW_FIELD_NUMBER: _ClassVar[int]
+    LATENTS_FIELD_NUMBER: _ClassVar[int]
     image_index: int
     step: int
     num_steps: int
     preview: _tensor_pb2.Image
-    def __init__(self, image_index: _Optional[int] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., preview: _Optional[_Union[_tensor_pb2.Image, _Mapping]] = ...) -> None: ...
+    latents: _tensor_pb2.Tensor
+    def __init__(self, image_index: _Optional[int] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., preview: _Optional[_Union[_tensor_pb2.Image, _Mapping]] = ..., latents: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class ImageResult(_message.Message):
     __slots__ = ("image_index", "image", "seed")

@@ -1,4 +1,4 @@
-"""Camera frames off the wire. Nothing is resized, rotated, converted or padded: what does not fit is
+"""Images off the wire. Nothing is resized, rotated, converted or padded: what does not fit is
 refused.
 """
 
@@ -55,6 +55,13 @@ async def decode_frames(frames: tensor_pb2.Frames, name: str) -> np.ndarray:
     if takes_long(images):
         return await asyncio.to_thread(_decode_all, list(images), name)
     return _decode_all(list(images), name)
+
+
+async def decode_one(image: tensor_pb2.Image, name: str) -> np.ndarray:
+    """See `decode_image`; what takes long is done on another thread."""
+    if takes_long([image]):
+        return await asyncio.to_thread(decode_image, image, name)
+    return decode_image(image, name)
 
 
 def takes_long(images: Iterable[tensor_pb2.Image]) -> bool:

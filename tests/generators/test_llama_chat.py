@@ -122,7 +122,7 @@ def test_what_ends_a_text(folder: Path, driver: WalkDriver, tmp_path: Path) -> N
 def test_what_is_refused(folder: Path) -> None:
     driver = drive(declare("tiny", str(folder), {"max_sequence_tokens": 64}))
     for tensors, options, message in (
-        (said("hello " * 20), {}, r"has \d+ tokens and max_tokens is 63, together over the 64"),
+        (said("hello " * 20), {}, r"has \d+ tokens and max_tokens is 31, together over the 64"),
         (said("hello"), {"max_tokens": 60}, "together over the 64"),
         (said("a<|end|>b"), {}, "has '<|end|>' in it"),
         (said("hello"), {"stop": "[1]", "max_tokens": 4}, "'stop' is no list of strings"),
@@ -199,5 +199,5 @@ def test_defaults_are_the_publishers(folder: Path, tmp_path: Path) -> None:
     given = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "eos_token_id": [7, 2]}
     (tmp_path / "generation_config.json").write_text(json.dumps(given))
     params = {param.name: param.default for param in declare("tiny", str(tmp_path), {}).task("chat").params}
-    assert (params["temperature"], params["top_p"], params["top_k"], params["max_tokens"]) == (0.6, 0.9, 0, 255)
+    assert (params["temperature"], params["top_p"], params["top_k"], params["max_tokens"]) == (0.6, 0.9, 0, 127)
     assert read_config(tmp_path).end_ids == (7, 2)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from mstar_rt.errors import GraphError, InvalidArgument
-from mstar_rt.model import ChatSpec, GenerationSpec, ParamSpec, ServedModel, SpeechSpec, TaskSpec, TensorSpec
+from mstar_rt.model import ChatSpec, GenerationSpec, ImageSpec, ParamSpec, ServedModel, SpeechSpec, TaskSpec, TensorSpec
 from mstar_rt.model.conversation import WARM_UP, read_conversation, read_text, write_conversation, write_text
-from mstar_rt.model.generation import check_generation, warm_up_options
+from mstar_rt.model.generation import warm_up_options
+from mstar_rt.model.generation_check import check_generation
 
 
 def spec(name: str, shape: tuple[int | str, ...], dtype: str, optional: bool = False) -> TensorSpec:
@@ -29,6 +30,33 @@ SPEECH = TaskSpec(
     "speech", "", (spec("text", ("N",), "uint8"),), (spec("audio", ("S",), "float32"), ENDS[0]), ("speech",),
     params=(ParamSpec("voice", "str", "tara", "", choices=("tara", "leo")),), criticality="generation",
 )  # fmt: skip
+IMAGE = spec("image", ("H", "W", 3), "uint8")
+DRAW = TaskSpec(
+    "text_to_image", "", CHAT.inputs,
+    (
+        spec("step", (), "int64"), spec("preview", ("H", "W", 3), "uint8", optional=True),
+        spec("latents", ("T", "D"), "float32", optional=True), IMAGE, ENDS[1],
+    ),
+    ("draw",),
+    params=(
+        ParamSpec("seed", "int", None, "", optional=True), ParamSpec("height", "int", 32, ""),
+        ParamSpec("width", "int", 48, ""), ParamSpec("num_denoise_steps", "int", 49, ""),
+        ParamSpec("preview_every", "int", 0, ""), ParamSpec("latents_every", "int", 0, ""),
+    ),
+    criticality="generation",
+)  # fmt: skip
+THINK = dataclasses.replace(
+    DRAW,
+    name="think_and_draw",
+    outputs=(*CHAT.outputs[:2], *DRAW.outputs, ENDS[0]),
+    params=(*CHAT.params, *DRAW.params),
+)
+EDIT = dataclasses.replace(
+    DRAW, name="edit_image", inputs=(*CHAT.inputs, IMAGE), params=(DRAW.params[0], *DRAW.params[3:])
+)
+SEE = dataclasses.replace(CHAT, name="describe_image", inputs=(*CHAT.inputs, IMAGE))
+IMAGES = ImageSpec("text_to_image", "think_and_draw", "edit_image", (32, 48))
+ALL = GenerationSpec(chat=ChatSpec(image_task="describe_image"), images=IMAGES)
 VOICES = SpeechSpec(voices=("tara", "leo"), default_voice="tara")
 BOTH = GenerationSpec(ChatSpec(), VOICES)
 
@@ -44,6 +72,62 @@ def test_models_that_fit() -> None:
     check_generation(model(GenerationSpec(chat=ChatSpec()), optional))
     assert warm_up_options(model(BOTH, CHAT, SPEECH), CHAT) == {"max_tokens": ChatSpec().warm_up_tokens}
     assert warm_up_options(model(BOTH, CHAT, SPEECH), SPEECH) == {}
+
+
+def test_images_that_fit() -> None:
+    full = model(ALL, CHAT, SEE, DRAW, THINK, EDIT)
+    check_generation(full)
+    assert ALL.tasks == ("chat", "describe_image", "text_to_image", "think_and_draw", "edit_image")
+    assert warm_up_options(full, DRAW) == warm_up_options(full, EDIT) == {"num_denoise_steps": IMAGES.warm_up_steps}
+    assert warm_up_options(full, THINK) == {"num_denoise_steps": 2, "max_tokens": IMAGES.warm_up_tokens}
+    assert warm_up_options(full, SEE) == warm_up_options(full, CHAT) == {"max_tokens": ChatSpec().warm_up_tokens}
+    silent = dataclasses.replace(DRAW, outputs=DRAW.outputs[3:], params=DRAW.params[:1])
+    check_generation(model(GenerationSpec(images=ImageSpec(draw="text_to_image")), silent))
+    check_generation(model(GenerationSpec(images=ImageSpec(edit="edit_image")), EDIT))
+
+
+@pytest.mark.parametrize(
+    ("images", "changes", "message"),
+    [
+        (ImageSpec(), {}, "images without a task"),
+        (ImageSpec(think="think_and_draw"), {}, "images without a task"),
+        (ImageSpec(draw="draw"), {}, "has the task 'draw'"),
+        (ImageSpec("text_to_image", edit="text_to_image", default_size=(32, 48)), {}, "has no input 'image'"),
+        (ImageSpec("text_to_image", "text_to_image", default_size=(32, 48)), {}, "no output 'text'"),
+        (dataclasses.replace(IMAGES, default_size=(48, 32)), {}, "default height 48, but option 'height' .* has 32"),
+        (dataclasses.replace(IMAGES, default_size=(0, 48)), {}, "default_size"),
+        (IMAGES, {"criticality": "planning"}, "criticality 'planning'"),
+        (IMAGES, {"inputs": EDIT.inputs}, "needs 'image', which no client gives"),
+        (IMAGES, {"outputs": DRAW.outputs[:3]}, "no output 'image'"),
+        (IMAGES, {"outputs": DRAW.outputs[:4]}, "no output 'num_input_tokens'"),
+        (IMAGES, {"outputs": (spec("step", (1,), "int64"), *DRAW.outputs[1:])}, r"'step' .* is not int64 \[\]"),
+        (IMAGES, {"outputs": (DRAW.outputs[0], IMAGE, *DRAW.outputs[2:])}, "no output 'preview'"),
+        (IMAGES, {"outputs": DRAW.outputs[1:]}, "'preview' .* comes with output 'step'"),
+        (IMAGES, {"params": DRAW.params[:4]}, "'preview' .* and option 'preview_every'"),
+        (IMAGES, {"outputs": (*DRAW.outputs[:2], *DRAW.outputs[3:])}, "no output 'latents'"),
+        (IMAGES, {"params": DRAW.params[1:]}, "has no option 'seed'"),
+        (IMAGES, {"params": (ParamSpec("height", "float", 32.0, ""), *DRAW.params[2:])}, "'height' .* is float"),
+        (
+            IMAGES,
+            {"outputs": (DRAW.outputs[0], spec("preview", ("H", "W", 3), "uint8"), *DRAW.outputs[2:])},
+            "'preview' .* is not optional",
+        ),
+    ],
+)
+def test_images_that_do_not_fit(images: ImageSpec, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        check_generation(model(GenerationSpec(images=images), dataclasses.replace(DRAW, **changes), THINK, EDIT))
+
+
+def test_a_task_has_one_use_only() -> None:
+    twice = GenerationSpec(chat=ChatSpec(image_task="describe_image"), speech=None, images=None)
+    blind = model(dataclasses.replace(twice, chat=ChatSpec(image_task="chat")), CHAT, SEE)
+    with pytest.raises(GraphError, match="no input 'image'"):
+        check_generation(blind)
+    both = dataclasses.replace(IMAGES, draw="", think="", edit="edit_image")
+    seen = dataclasses.replace(EDIT, outputs=(*CHAT.outputs[:2], ENDS[0], *EDIT.outputs))
+    with pytest.raises(GraphError, match="'edit_image' is named twice"):
+        check_generation(model(GenerationSpec(chat=ChatSpec(image_task="edit_image"), images=both), CHAT, seen))
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,10 @@ class WalkDriver:
             turn = [(one, firing) for one in present for firing in one.ready if firing.node.name == name]
             num_batches += 1
             engine = self.loaded.engines[name]
-            calls = [one.call(firing, engine) for one, firing in turn]
-            keys = [engine.batch_key(call) for call in calls]
-            turn = [entry for entry, key in zip(turn, keys, strict=True) if key == keys[0]]
             try:
+                calls = [one.call(firing, engine) for one, firing in turn]
+                keys = [engine.batch_key(call) for call in calls]
+                turn = [entry for entry, key in zip(turn, keys, strict=True) if key == keys[0]]
                 results = engine.run([call for call, key in zip(calls, keys, strict=True) if key == keys[0]])
             except BaseException:
                 for one in running:
@@ -107,17 +107,21 @@ class _Running:
         self.params = model.check_request(
             request.task, {name: array for name, array in arrays.items() if name in client_gives}, request.params
         )
-        (walk,) = model.task(request.task).walks
-        program = driver.loaded.programs[walk]
-        self.walk_run = WalkRun(program, {name: self.params[name] for name in program.params})
         driver.num_requests += 1
         self.request_id = f"request {driver.num_requests}"
         self.scope = request.session or self.request_id
-        self.memory = driver.loaded.memory.begin(self.request_id, self.scope, list(driver.loaded.pools))
-        given = driver.persisted.get(request.session, {}) | dict(request.tensors)
-        self.ready = self.walk_run.start({name: given.get(name) for name, _ in program.inputs})
+        self.walks = list(model.task(request.task).walks)
+        self.given = driver.persisted.get(request.session, {}) | dict(request.tensors)
         self.begun: dict[Firing, NodeCall] = {}
         self.num_done: dict[Firing, int] = {}
+        self._begin_walk()
+
+    def _begin_walk(self) -> None:
+        self.walk = self.walks.pop(0)
+        program = self.driver.loaded.programs[self.walk]
+        self.walk_run = WalkRun(program, {name: self.params[name] for name in program.params})
+        self.memory = self.driver.loaded.memory.begin(self.request_id, self.scope, list(self.driver.loaded.pools))
+        self.ready = self.walk_run.start({name: self.given.get(name) for name, _ in program.inputs})
 
     def call(self, firing: Firing, engine: Engine) -> NodeCall:
         if firing not in self.begun:
@@ -132,7 +136,7 @@ class _Running:
     def _new_call(self, firing: Firing) -> NodeCall:
         cache = firing.node.cache
         return NodeCall(
-            self.request_id, self.scope, self.request.task, firing.iteration, firing.inputs, self.params,
+            self.request_id, self.scope, self.walk, firing.iteration, firing.inputs, self.params,
             lambda: self.driver.now_ns, self.request.deadline_ns, self.memory.store(cache) if cache else None,
             firing.name, self.params.get("seed", 0), self.driver.predicted_ns.get,
         )  # fmt: skip
@@ -149,13 +153,17 @@ class _Running:
         self.ready += progress.ready
         self.served.flags += [flag for flag in result.flags if flag not in self.served.flags]
         for emission in progress.emitted:
-            fault = self.driver.loaded.checks.check_emission(self.request.task, emission.name, emission.value)
+            fault = self.driver.loaded.checks.check_emission(self.walk, emission.name, emission.value)
             assert fault is None, fault
             self.served.emitted.setdefault(emission.name, []).append(emission.value)
+        if progress.finished:
+            self.served.persisted = {**self.served.persisted, **self.walk_run.persisted}
+            self.given |= self.walk_run.persisted
+            self.memory.commit()
+            if self.walks:
+                self._begin_walk()
 
     def end(self) -> None:
-        self.served.persisted = dict(self.walk_run.persisted)
-        self.memory.commit()
         self.driver.loaded.memory.end_request(self.request_id, keep=True)
         if self.request.session:
             self.driver.persisted.setdefault(self.request.session, {}).update(self.served.persisted)

@@ -1,4 +1,5 @@
-"""A model that writes and speaks, for the toy runtime: its answers can be told from what it was asked."""
+"""A model that writes and speaks, for the toy runtime: its answers can be told from what it was asked. One that draws is
+in `toy_painter`."""
 
 from __future__ import annotations
 

@@ -279,6 +279,7 @@ class ToyRuntime:
         elif isinstance(message, CancelRequest):
             job, task = self._jobs[message.request_id]
             job.cancelled.set()
+            job.inputs.clear()
             task.cancel()
             job.fail("CANCELLED", "the client took the request back")
         elif isinstance(message, OpenSession):

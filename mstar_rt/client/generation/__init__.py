@@ -1,1 +1,1 @@
-"""Text and speech of generators, piece by piece as they are made."""
+"""Text, speech and images of generators, piece by piece as they are made."""

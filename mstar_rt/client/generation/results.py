@@ -1,4 +1,4 @@
-"""What chat and speech give: plain values and numpy arrays, no protobuf."""
+"""What chat, speech and images give: plain values and numpy arrays, no protobuf."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mstar_rt.client.generation.png_file import png_file
 from mstar_rt.client.results import Timing
 
 PCM16_PEAK = 32767
@@ -15,11 +16,12 @@ PCM16_PEAK = 32767
 
 @dataclass(frozen=True)
 class TextPiece:
-    """`thought`: part of the model's plan, not of its answer."""
+    """`thought`: part of the model's plan, not of its answer; of images `image_index` says of which one."""
 
     text: str
     num_tokens: int
     thought: bool = False
+    image_index: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,37 @@ class AudioPiece:
 
 
 @dataclass(frozen=True)
+class ImageProgress:
+    """`step` of `num_steps` denoise steps of image `index` are done; 0: the model does not say how many there are.
+    preview [H, W, 3] uint8 RGB and latents [T, D] float32, where they were asked for and are due."""
+
+    step: int
+    num_steps: int
+    index: int = 0
+    preview: np.ndarray | None = None
+    latents: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """image [H, W, 3] uint8 RGB, which a request with this seed alone makes again."""
+
+    image: np.ndarray
+    seed: int
+    index: int = 0
+
+    def save_png(self, path: str | os.PathLike[str]) -> None:
+        with open(path, "wb") as file:
+            file.write(png_file(self.image))
+
+
+ImagePiece = TextPiece | ImageProgress | ImageResult
+
+
+@dataclass(frozen=True)
 class GenerationDone:
-    """The end. `reason`: "end" (the model ended by itself), "stop" (a stop string), "max_tokens" or "deadline". Counts
-    that the model does not give are 0."""
+    """The end. `reason`: "end" (the model ended by itself, or the images are done), "stop" (a stop string),
+    "max_tokens" or "deadline", of images those of a plan. Counts that the model does not give are 0."""
 
     reason: str
     num_input_tokens: int

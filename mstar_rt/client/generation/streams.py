@@ -1,17 +1,19 @@
-"""The blocking side of chat and speech."""
+"""The blocking side of chat, speech and images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import translated
 from mstar_rt.client.generation import messages, results
 
+Piece = TypeVar("Piece")
 
-class ChatStream:
-    """Iterate over the text as it is written, once; leaving the loop early takes the request back. `done` says how it
+
+class PieceStream(Generic[Piece]):
+    """Iterate over what is made as it is made, once; leaving the loop early takes the request back. `done` says how it
     ended, after the last piece."""
 
     def __init__(self, call: Any, connection: Connection) -> None:
@@ -19,51 +21,54 @@ class ChatStream:
         self._connection = connection  # a call does not outlive its channel, whatever becomes of the client
         self.done: results.GenerationDone | None = None
 
-    def __iter__(self) -> Iterator[results.TextPiece]:
+    def __iter__(self) -> Iterator[Piece]:
+        read = self._reader()
         try:
             with translated(self._connection.address):
                 for answer in self._call:
                     if answer.WhichOneof("answer") == "done":
                         self.done = messages.generation_done(answer.done)
                         return  # the last word: the call's status follows, and nobody needs to wait for it
-                    yield messages.text_piece(answer.text)
+                    yield read(answer)
         finally:
             self._call.cancel()
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def _reader(self) -> messages.Reader[Piece]:
+        """What makes a piece of each answer, in their order."""
+        raise NotImplementedError
+
+
+class ChatStream(PieceStream[results.TextPiece]):
+    """See PieceStream: the text as it is written."""
+
+    def _reader(self) -> messages.Reader[results.TextPiece]:
+        return messages.text_piece
 
     def text(self) -> str:
         """All of it, once it is written."""
         return "".join(piece.text for piece in self)
 
-    def cancel(self) -> None:
-        self._call.cancel()
 
+class SpeechStream(PieceStream[results.AudioPiece]):
+    """See PieceStream: the sound as it is made."""
 
-class SpeechStream:
-    """Iterate over the sound as it is made, once; leaving the loop early takes the request back. `done` says how it
-    ended, after the last piece."""
-
-    def __init__(self, call: Any, connection: Connection) -> None:
-        self._call = call
-        self._connection = connection
-        self.done: results.GenerationDone | None = None
-
-    def __iter__(self) -> Iterator[results.AudioPiece]:
-        num_samples = 0
-        try:
-            with translated(self._connection.address):
-                for answer in self._call:
-                    if answer.WhichOneof("answer") == "done":
-                        self.done = messages.generation_done(answer.done)
-                        return
-                    piece = messages.audio_piece(answer.audio, num_samples)
-                    num_samples += len(piece.samples)
-                    yield piece
-        finally:
-            self._call.cancel()
+    def _reader(self) -> messages.Reader[results.AudioPiece]:
+        return messages.SpeechReader()
 
     def collect(self) -> results.Speech:
         """All of it, once it is made."""
         return messages.whole_speech(list(self), self.done)
 
-    def cancel(self) -> None:
-        self._call.cancel()
+
+class ImageStream(PieceStream[results.ImagePiece]):
+    """See PieceStream: of each image its progress and then itself; of one that is planned first the plan's text."""
+
+    def _reader(self) -> messages.Reader[results.ImagePiece]:
+        return messages.image_piece
+
+    def images(self) -> list[results.ImageResult]:
+        """All of them in order, once they are made."""
+        return messages.all_images(list(self), self.done)

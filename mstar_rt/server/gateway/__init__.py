@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API for models that write or speak, see docs/http.md."""
+"""OpenAI's HTTP API for models that write, speak or draw, see docs/http.md."""

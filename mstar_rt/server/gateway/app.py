@@ -20,9 +20,11 @@ from mstar_rt.errors import MstarError, Unauthenticated
 from mstar_rt.model import ServedModel
 from mstar_rt.server.access import Keys, is_loopback
 from mstar_rt.server.clients import peer_name
+from mstar_rt.server.gateway.body import MAX_BODY_BYTES, MAX_IMAGE_BODY_BYTES, FormBody, JsonBody
 from mstar_rt.server.gateway.call import Call
 from mstar_rt.server.gateway.chat import serve_chat
 from mstar_rt.server.gateway.errors import HttpError, Refusal, UnknownModel
+from mstar_rt.server.gateway.images import serve_drawing, serve_editing
 from mstar_rt.server.gateway.speech import serve_speech
 from mstar_rt.server.guard import COUNTED, NOT_KNOWN
 from mstar_rt.server.rates import MessageRates
@@ -52,6 +54,7 @@ def gateway_app(
     """`is_local`: for programs of this machine, of which the pages in its browsers are none."""
     started_s = int(time.time())
     shown = {name: _shown(model, started_s) for name, model in models.items() if model.generation is not None}
+    chat_body = JsonBody(MAX_IMAGE_BODY_BYTES if any(map(_sees, models.values())) else MAX_BODY_BYTES)
 
     async def list_models(call: Call) -> None:
         await call.answer({"object": "list", "data": list(shown.values())})
@@ -61,14 +64,18 @@ def gateway_app(
         if name in shown:
             await call.answer(shown[name])
         else:
-            await call.refuse(UnknownModel(f"no model {name!r} writes or speaks here, expected {', '.join(shown)}"))
+            await call.refuse(
+                UnknownModel(f"no model {name!r} writes, speaks or draws here, expected {', '.join(shown)}")
+            )
 
     routes = [
         Route(HEALTH_PATH, _Served(_health), methods=["GET"]),
         Route("/v1/models", _Served(list_models), methods=["GET"]),
         Route("/v1/models/{model}", _Served(show_model), methods=["GET"]),
-        Route("/v1/chat/completions", _Served(lambda call: call.serve(serve_chat)), methods=["POST"]),
+        Route("/v1/chat/completions", _Served(lambda call: call.serve(serve_chat, chat_body)), methods=["POST"]),
         Route("/v1/audio/speech", _Served(lambda call: call.serve(serve_speech)), methods=["POST"]),
+        Route("/v1/images/generations", _Served(lambda call: call.serve(serve_drawing)), methods=["POST"]),
+        Route("/v1/images/edits", _Served(lambda call: call.serve(serve_editing, FormBody())), methods=["POST"]),
     ]
     paths = [f"{'/'.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
 
@@ -148,12 +155,20 @@ async def _health(call: Call) -> None:
     await call.answer({"status": "serving" if serves else "not serving"}, 200 if serves else 503)
 
 
+def _sees(model: ServedModel) -> bool:
+    """Does it answer questions about images?"""
+    return model.generation is not None and model.generation.chat is not None and bool(model.generation.chat.image_task)
+
+
 def _shown(model: ServedModel, started_s: int) -> dict[str, Any]:
     """OpenAI's four fields, and what a client may want to know of a model of ours."""
     assert model.generation is not None
-    chat, speech = model.generation.chat, model.generation.speech
+    speech, images = model.generation.speech, model.generation.images
     shown: dict[str, Any] = {"id": model.name, "object": "model", "created": started_s, "owned_by": "mstar-rt"}
-    shown["tasks"] = [name for name, spec in (("chat", chat), ("speech", speech)) if spec is not None]
+    shown["tasks"] = list(model.generation.tasks)
     if speech is not None:
         shown |= {"voices": list(speech.voices), "sample_rate_hz": speech.sample_rate_hz}
+    if images is not None:
+        height, width = images.default_size
+        shown["image_size"] = f"{width}x{height}"
     return shown

@@ -15,24 +15,21 @@ from mstar_rt.errors import NotFound
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import request_pb2
 from mstar_rt.server.dispatch import new_id
-from mstar_rt.server.gateway.errors import HttpError, Refusal, UnknownModel
-from mstar_rt.server.gateway.fields import Fields, parsed
+from mstar_rt.server.gateway.body import JSON, BodyKind, Gone, JsonBody, read_body
+from mstar_rt.server.gateway.errors import Refusal, UnknownModel
+from mstar_rt.server.gateway.fields import Fields
+from mstar_rt.server.generation.image_requests import id_of
 from mstar_rt.server.inputs import TaskInput
 from mstar_rt.server.request_stream import RequestStream
 from mstar_rt.server.task_runner import TaskRunner
 
-JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
-MAX_BODY_BYTES = 1 << 18
-"""Some fifty thousand words. A larger body would keep the event loop, and robots with it, for too long."""
-BODY_TIMEOUT_S = 10.0
+EVENTS = "text/event-stream; charset=utf-8"
 MAX_WRITE_BYTES = 1 << 16
 """As much as a connection takes in before it makes its writer wait."""
 
+TEXT = JsonBody()
+
 Serve = Callable[["Call", Fields], Coroutine[Any, Any, None]]
-
-
-class Gone(Exception):
-    """The client, before it had the whole answer."""
 
 
 class Call:
@@ -64,8 +61,8 @@ class Call:
         except NotFound as error:
             raise UnknownModel(str(error)) from None
 
-    def start(self, model: ServedModel, given: TaskInput, budget_ms: float | None) -> RequestStream:
-        """Submit what it asks for.
+    def start(self, model: ServedModel, given: TaskInput, budget_ms: float | None, index: int = 0) -> RequestStream:
+        """Submit what it asks for, or number `index` of the requests that it takes.
 
         Raises:  what TaskRunner.start raises.
         """
@@ -73,49 +70,21 @@ class Call:
         if budget_ms is not None:
             options.budget_ms = budget_ms
         serving = self.runner.serving_options(options, self.timer.arrived_ns, None, self.client)
-        return self.runner.start(model, given, serving, self.request_id)
+        return self.runner.start(model, given, serving, id_of(self.request_id, index))
 
-    async def serve(self, serve: Serve) -> None:
+    async def serve(self, serve: Serve, kind: BodyKind = TEXT) -> None:
         """A call with a body, until it is done or the client has gone. Errors are answers."""
         try:
-            fields = await self._fields()
+            headers = Headers(scope=self._scope)
+            kind.check(headers)
+            body = await read_body(self._receive, headers, kind.max_bytes)
+            with self.timer.decoding():
+                fields = await kind.fields(headers, body)
             await self._unless_gone(serve(self, fields))
         except Gone:
             return
         except Exception as error:
             await self.refuse(error)
-
-    async def _fields(self) -> Fields:
-        """The body, a JSON object.
-
-        Raises:  InvalidArgument: it is none.  HttpError: it does not say so, is too large or too slow.
-        """
-        kind = Headers(scope=self._scope).get("content-type", "none")
-        if kind.partition(";")[0].strip().lower() != JSON:  # which a page of another site cannot send
-            raise HttpError(415, "unsupported_media_type", f"the content-type is {kind!r}, expected {JSON}")
-        body = await self._body()
-        with self.timer.decoding():
-            return Fields(parsed(body))
-
-    async def _body(self) -> bytes:
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise Gone
-                    body += message.get("body", b"")
-                    if len(body) > MAX_BODY_BYTES:
-                        raise HttpError(
-                            413, "payload_too_large", f"the body is larger than {MAX_BODY_BYTES} bytes: send less"
-                        )
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise HttpError(
-                408, "body_timeout", f"the body was not there {BODY_TIMEOUT_S:g} s after its header"
-            ) from None
 
     async def _unless_gone(self, work: Coroutine[Any, Any, None]) -> None:
         """Raises:  Gone: the work is taken back, with all that it held."""
@@ -158,6 +127,9 @@ class Call:
         await self._begin(EVENTS, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def event(self, value: Any) -> None:
+        """The first one begins the answer, if nothing has."""
+        if not self._started:
+            await self.begin_events()
         await self.write(b"data: " + msgspec.json.encode(value) + b"\n\n")
 
     async def write(self, data: bytes) -> None:

@@ -6,13 +6,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from mstar_rt.errors import InvalidArgument
+from mstar_rt.model import ServedModel
 from mstar_rt.model.conversation import ROLES
 from mstar_rt.model.generation import Reason
+from mstar_rt.server.gateway.body import MAX_BODY_BYTES
 from mstar_rt.server.gateway.call import Call
+from mstar_rt.server.gateway.data_url import image_of_url
+from mstar_rt.server.gateway.errors import FieldError, HttpError
 from mstar_rt.server.gateway.fields import Fields
 from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, checked, take_sampling
 from mstar_rt.server.generation.events import End, Text, chat_events
-from mstar_rt.server.generation.requests import chat_input, chat_spec
+from mstar_rt.server.generation.requests import chat_input, chat_task, only_image
 from mstar_rt.server.request_stream import RequestStream
 
 OTHER_ROLES = {"developer": "system"}
@@ -29,6 +34,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 WITHOUT_EFFECT_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "name": (), "refusal": (), "audio": (), "tool_calls": ([],), "function_call": (), "annotations": ([],),
 }  # fmt: skip
+PARTS = ("text", "image_url")
 COUNTS = ("max_tokens", "max_completion_tokens")
 KNOWN = ("model", "messages", "stream", "stream_options", "stop", BUDGET, *COUNTS, *SAMPLING, *WITHOUT_EFFECT)
 FINISH_REASONS = {Reason.END: "stop", Reason.STOP: "stop", Reason.MAX_TOKENS: "length", Reason.DEADLINE: "length"}
@@ -36,10 +42,12 @@ FINISH_REASONS = {Reason.END: "stop", Reason.STOP: "stop", Reason.MAX_TOKENS: "l
 
 @dataclass(frozen=True)
 class Asked:
-    """`messages` are (role, content). `streams`: the answer comes piece by piece, with the usage if `with_usage`."""
+    """`messages` are (role, content); `image` is the URL of what they are about, and the field that it came in.
+    `streams`: the answer comes piece by piece, with the usage if `with_usage`."""
 
     model: str
     messages: list[tuple[str, str]]
+    image: tuple[str, str] | None
     options: Given
     budget_ms: float | None
     streams: bool
@@ -50,8 +58,9 @@ async def serve_chat(call: Call, fields: Fields) -> None:
     with call.timer.decoding():
         asked = read_chat(fields)
         model = call.model(asked.model)
-        options = checked(model, chat_spec(model).task, asked.options)
-        stream = call.start(model, chat_input(model, asked.messages, options), asked.budget_ms)
+        options = checked(model, _task(model, asked), asked.options)
+        image = None if asked.image is None else await image_of_url(*asked.image)
+        stream = call.start(model, chat_input(model, asked.messages, options, image), asked.budget_ms)
     async with stream:
         events = chat_events(stream)
         if asked.streams:
@@ -60,44 +69,74 @@ async def serve_chat(call: Call, fields: Fields) -> None:
             await _whole(call, asked, stream, events)
 
 
+def _task(model: ServedModel, asked: Asked) -> str:
+    try:
+        return chat_task(model, asked.image is not None)
+    except InvalidArgument as error:
+        if asked.image is None:
+            raise
+        raise FieldError(asked.image[1], str(error)) from None
+
+
 # ---- the request
 
 
 def read_chat(fields: Fields) -> Asked:
-    """Raises:  FieldError."""
+    """Raises:  FieldError.  HttpError: there is more text than a body without an image can hold.
+    InvalidArgument: images that models here do not see.
+    """
     model = fields.required_text("model")
-    messages = [_message(message) for message in fields.objects("messages")]
-    streams = bool(fields.flag("stream"))
-    asked = Asked(model, messages, _options(fields), fields.number(BUDGET), streams, _with_usage(fields, streams))
+    messages, images = [], []
+    for index, message in enumerate(fields.objects("messages")):
+        *said, found = _message(message)
+        messages.append((said[0], said[1]))
+        images += [(index, image) for image in found]
+    if sum(len(content) for _, content in messages) > MAX_BODY_BYTES:
+        raise HttpError(413, "payload_too_large", f"the messages have more than {MAX_BODY_BYTES} characters: send less")
+    image, streams = only_image(messages, images), bool(fields.flag("stream"))
+    budget_ms = fields.number(BUDGET)
+    asked = Asked(model, messages, image, _options(fields), budget_ms, streams, _with_usage(fields, streams))
     fields.without_effect(WITHOUT_EFFECT)
     fields.refuse_rest(KNOWN)
     return asked
 
 
-def _message(message: Fields) -> tuple[str, str]:
+def _message(message: Fields) -> tuple[str, str, list[tuple[str, str]]]:
+    """Role, content, and images as in Asked."""
     role = message.choice("role", (*ROLES, *OTHER_ROLES))
     if role is None:
         raise message.error("role", f"is missing, expected one of {', '.join(ROLES)}")
-    content = _content(message)
+    content, images = _content(message)
     message.without_effect(WITHOUT_EFFECT_IN_MESSAGE)
     message.refuse_rest(("role", "content"))
-    return OTHER_ROLES.get(role, role), content
+    return OTHER_ROLES.get(role, role), content, images
 
 
-def _content(message: Fields) -> str:
-    """A text, or parts that are put together as they are."""
+def _content(message: Fields) -> tuple[str, list[tuple[str, str]]]:
+    """A text, or parts: their texts are put together as they are, beside their images."""
     content = message.any("content")
     if isinstance(content, str):
-        return content
+        return content, []
     if not isinstance(content, list):
         raise message.error("content", "is no text and no list of parts, expected one of them")
-    texts = []
+    texts, images = [], []
     for index, each in enumerate(content):
         part = Fields(each, f"{message.path_of('content')}[{index}]")
-        part.choice("type", ("text",))
-        texts.append(part.required_text("text"))
-        part.refuse_rest(("type", "text"))
-    return "".join(texts)
+        kind = part.choice("type", PARTS)
+        if kind == "image_url":
+            images.append(_image_url(part))
+        else:
+            texts.append(part.required_text("text"))
+        part.refuse_rest(("type", kind or "text"))
+    return "".join(texts), images
+
+
+def _image_url(part: Fields) -> tuple[str, str]:
+    image = Fields(part.any("image_url"), part.path_of("image_url"))
+    url = image.required_text("url")
+    image.without_effect({"detail": ("auto",)})
+    image.refuse_rest(("url",))
+    return url, image.path_of("url")
 
 
 def _options(fields: Fields) -> Given:

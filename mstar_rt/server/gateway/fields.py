@@ -51,6 +51,15 @@ class Fields:
     def number(self, name: str) -> float | None:
         return self._of(name, (int, float), "a number")
 
+    def numbers(self, name: str) -> list[float] | None:
+        value = self._of(name, list, "a list of numbers")
+        if value is None:
+            return None
+        for each in value:
+            if not isinstance(each, (int, float)) or isinstance(each, bool) or abs(each) > LARGEST:
+                raise self.error(name, f"is {_shown(value)}, expected a list of numbers")
+        return [float(each) for each in value]
+
     def choice(self, name: str, choices: Sequence[str]) -> str | None:
         value = self.text(name)
         if value is not None and value not in choices:
@@ -95,7 +104,37 @@ class Fields:
         return value
 
 
+class FormFields(Fields):
+    """Those of a form, where everything but a file is text: numbers and flags are what JSON would read there."""
+
+    def _of(self, name: str, kind: Any, expected: str) -> Any:
+        value = self.any(name)
+        if isinstance(value, str) and kind is not str:
+            value = _read(value)
+        if value is not None:
+            self._left[name] = value
+        return super()._of(name, kind, expected)
+
+    def numbers(self, name: str) -> list[float] | None:
+        value = self.any(name)
+        if isinstance(value, list):
+            value = [_read(each) for each in value]
+        if value is not None:
+            self._left[name] = value
+        return super().numbers(name)
+
+
+def _read(text: str) -> Any:
+    """The text itself where JSON would not read any value."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
 def _shown(value: Any) -> str:
     """As JSON, not too long."""
+    if isinstance(value, bytes):
+        return f"a file of {len(value)} bytes"
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 64 else f"{text[:60]} ..."

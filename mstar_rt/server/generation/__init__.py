@@ -1,1 +1,1 @@
-"""Generation: text and speech of any model that declares them, see model.generation."""
+"""Generation: text, speech and images of any model that declares them, see model.generation."""

@@ -1,4 +1,5 @@
-"""What a generator's request emits, as plain events for whatever wire: pieces of text or sound, then one end."""
+"""What a generator's request emits, as plain events for whatever wire: pieces of text or sound, then one end. For
+images see `image_events`."""
 
 from __future__ import annotations
 
@@ -40,32 +41,54 @@ class End:
     num_samples: int = 0
 
 
+class TextPieces:
+    """Each decode step emits a text, which may be empty, and a token, in either order: puts them together."""
+
+    NAMES = ("text", "token")
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self._text = b""
+        self._num_pending = 0
+        self._awaited: str | None = None  # of text and token of one step, the one that has not come yet
+
+    def add(self, emission: Emission) -> Text | None:
+        """What can be shown by now."""
+        if emission.name == "text":
+            self._text += emission.data
+        else:
+            self.num_tokens += 1
+            self._num_pending += 1
+        if self._awaited is None:
+            self._awaited = "token" if emission.name == "text" else "text"
+        elif self._awaited == emission.name:
+            self._awaited = None
+            return self.rest()
+        return None
+
+    def rest(self) -> Text | None:
+        """What has not been shown; tokens that wrote nothing count with the next that do."""
+        if not self._text:
+            return None
+        piece = Text(_characters(self._text), self._num_pending)
+        self._text, self._num_pending = b"", 0
+        return piece
+
+
 async def chat_events(stream: RequestStream) -> AsyncIterator[Text | End]:
     """One End, at last.
 
     Raises:  what the request fails with.
     """
-    text, num_tokens, num_pending = b"", 0, 0
-    counts: dict[str, int] = {}
-    awaited: str | None = None  # of text and token of one step, the one that has not come yet
+    pieces, counts = TextPieces(), dict[str, int]()
     async for emission in stream:
-        if emission.name == "text":
-            text += emission.data
-        elif emission.name == "token":
-            num_pending += 1
-        else:
-            counts[emission.name] = _count(emission)
-            continue
-        if awaited is None:
-            awaited = "token" if emission.name == "text" else "text"
-        elif awaited == emission.name:
-            awaited = None
-            if text:
-                yield Text(_characters(text), num_pending)
-                text, num_tokens, num_pending = b"", num_tokens + num_pending, 0
-    if text:
-        yield Text(_characters(text), num_pending)
-    yield End(_reason(counts), counts.get("num_input_tokens", 0), num_tokens + num_pending)
+        if emission.name not in TextPieces.NAMES:
+            counts[emission.name] = count_of(emission)
+        elif piece := pieces.add(emission):
+            yield piece
+    if piece := pieces.rest():
+        yield piece
+    yield End(reason_of(counts), counts.get("num_input_tokens", 0), pieces.num_tokens)
 
 
 async def speech_events(stream: RequestStream) -> AsyncIterator[Sound | End]:
@@ -77,14 +100,14 @@ async def speech_events(stream: RequestStream) -> AsyncIterator[Sound | End]:
     counts: dict[str, int] = {}
     async for emission in stream:
         if emission.name != "audio":
-            counts[emission.name] = _count(emission)
+            counts[emission.name] = count_of(emission)
             continue
         samples = np.frombuffer(emission.data, "<f4")
         if len(samples):
             yield Sound(samples, num_samples)
             num_samples += len(samples)
     tokens = counts.get("num_input_tokens", 0), counts.get("num_output_tokens", 0)
-    yield End(_reason(counts), *tokens, num_samples)
+    yield End(reason_of(counts), *tokens, num_samples)
 
 
 def pcm16(samples: np.ndarray) -> bytes:
@@ -92,11 +115,11 @@ def pcm16(samples: np.ndarray) -> bytes:
     return np.rint(np.clip(samples, -1.0, 1.0) * PCM16_PEAK).astype("<i2").tobytes()
 
 
-def _count(emission: Emission) -> int:
+def count_of(emission: Emission) -> int:
     return int(np.frombuffer(emission.data, "<i8")[0])
 
 
-def _reason(counts: Mapping[str, int]) -> Reason:
+def reason_of(counts: Mapping[str, int]) -> Reason:
     reason = counts.get("reason", 0)
     if reason not in Reason.__members__.values():
         raise Internal(f"the model ended with the reason {reason}, which does not exist")

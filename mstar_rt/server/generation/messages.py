@@ -1,28 +1,28 @@
-"""GenerateRequest to what a task takes, events of a request to GenerateResponse."""
+"""GenerateRequest to what a task takes, events of a request to GenerateResponse; for images see `image_messages`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
 
-from mstar_rt.errors import InvalidArgument, NotFound, nearest
+from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import ServedModel
-from mstar_rt.model.generation import ChatSpec, Reason, SpeechSpec
+from mstar_rt.model.generation import Reason
 from mstar_rt.protos import generation_pb2 as wire
 from mstar_rt.server.call_timer import CallTimer
+from mstar_rt.server.generation.asked_task import asked_task
 from mstar_rt.server.generation.events import End, Sound, Text, chat_events, pcm16, speech_events
-from mstar_rt.server.generation.requests import chat_input, generation_of, speech_input
+from mstar_rt.server.generation.image_messages import AskedImages, image_answers, read_images
+from mstar_rt.server.generation.requests import Messages, chat_input, generation_of, speech_input, speech_spec
+from mstar_rt.server.generation.turns import read_turns
+from mstar_rt.server.images import decode_one
 from mstar_rt.server.inputs import TaskInput, add_model_options
 from mstar_rt.server.request_stream import RequestStream
 
-ROLES = {
-    wire.Turn.ROLE_SYSTEM: "system",
-    wire.Turn.ROLE_USER: "user",
-    wire.Turn.ROLE_ASSISTANT: "assistant",
-}
 ENCODINGS = {
     wire.Audio.ENCODING_UNSPECIFIED: wire.Audio.ENCODING_PCM16,
     wire.Audio.ENCODING_PCM16: wire.Audio.ENCODING_PCM16,
@@ -39,62 +39,96 @@ OF_THE_SERVER = ("encoding", "playback_buffer_s")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request that was read."""
-
+class AskedText:
     given: TaskInput
-    spec: ChatSpec | SpeechSpec
-    encoding: wire.Audio.Encoding = wire.Audio.ENCODING_PCM16
+
+    @property
+    def inputs(self) -> list[TaskInput]:
+        return [self.given]
 
 
-def read_request(model: ServedModel, request: wire.GenerateRequest) -> Asked:
+@dataclass(frozen=True)
+class AskedSpeech:
+    given: TaskInput
+    sample_rate_hz: int
+    encoding: wire.Audio.Encoding
+
+    @property
+    def inputs(self) -> list[TaskInput]:
+        return [self.given]
+
+
+Asked = AskedText | AskedSpeech | AskedImages
+"""A request that was read; `inputs` are those of the requests that it takes."""
+
+
+async def read_request(model: ServedModel, request: wire.GenerateRequest) -> Asked:
     """Raises:  NotFound: the model has no such task.
     InvalidArgument: it generates nothing, or the request does not fit its task. What options may be is checked when
                      the request starts.
     """
-    spec = _spec(model, request)
-    _refuse_fields(request.image, spec.task, "images")
+    generation = generation_of(model)
+    messages, sent = read_turns(request.turns)
+    task = asked_task(model, request, sent is not None)
     options = _set_fields(request.text)
     if "stop" in options:
         options["stop"] = list(request.text.stop)
     if request.HasField("seed"):
         options["seed"] = request.seed
-    if isinstance(spec, ChatSpec):
-        _refuse_fields(request.speech, spec.task, "speech")
-        add_model_options(options, request.model_options)
-        return Asked(chat_input(model, [_message(turn, i) for i, turn in enumerate(request.turns)], options), spec)
+    speaks = generation.speech is not None and task == generation.speech.task
+    draws = generation.images is not None and task in generation.images.tasks
+    if not speaks:
+        _refuse_fields(request.speech, task, "speech")
+    if not draws:
+        _refuse_fields(request.image, task, "images")
+    if speaks:
+        if sent is not None:
+            raise InvalidArgument(f"task {task!r} speaks a text, but the turn has an image: leave it out")
+        return _read_speech(model, request, messages, options)
+    image = None if sent is None else await decode_one(sent, "image")
+    if draws:
+        return read_images(model, task, request, messages, image, options)
+    add_model_options(options, request.model_options)
+    return AskedText(chat_input(model, messages, options, image))
+
+
+async def answers(
+    asked: Asked, streams: Sequence[RequestStream], timer: CallTimer
+) -> AsyncGenerator[wire.GenerateResponse, None]:
+    """To the client, as they are made; `done` at last. `streams` are of the inputs of what was asked."""
+    end = End(Reason.END)
+    if isinstance(asked, AskedImages):
+        async with aclosing(image_answers(asked, streams, timer)) as made:
+            async for each in made:
+                if isinstance(each, End):
+                    end = each
+                else:
+                    yield each
+    else:
+        events = chat_events(streams[0]) if isinstance(asked, AskedText) else speech_events(streams[0])
+        async for event in events:
+            if isinstance(event, End):
+                end = event
+                continue
+            answer = wire.GenerateResponse()
+            with timer.encoding():
+                _fill(answer, event, asked)
+            yield answer
+    answer = wire.GenerateResponse()
+    _fill_done(answer.done, end, streams, timer)
+    yield answer
+
+
+def _read_speech(
+    model: ServedModel, request: wire.GenerateRequest, messages: Messages, options: dict[str, Any]
+) -> AskedSpeech:
+    if [role for role, _ in messages] != ["user"]:
+        raise InvalidArgument(f"speech is made of one turn of the user, the request has {len(messages)} turns")
     speech = request.speech
     options |= {name: value for name, value in _set_fields(speech).items() if name not in OF_THE_SERVER}
     add_model_options(options, request.model_options)
-    encoding = _encoding(speech)
-    return Asked(speech_input(model, _spoken(request), options, speech.playback_buffer_s), spec, encoding)
-
-
-async def answers(asked: Asked, stream: RequestStream, timer: CallTimer) -> AsyncIterator[wire.GenerateResponse]:
-    """To the client, as they are made; `done` at last."""
-    events = chat_events(stream) if isinstance(asked.spec, ChatSpec) else speech_events(stream)
-    async for event in events:
-        answer = wire.GenerateResponse()
-        if isinstance(event, End):
-            _fill_done(answer.done, event, stream, timer)
-        else:
-            with timer.encoding():
-                _fill(answer, event, asked)
-        yield answer
-
-
-def _spec(model: ServedModel, request: wire.GenerateRequest) -> ChatSpec | SpeechSpec:
-    generation = generation_of(model)
-    known = {spec.task: spec for spec in (generation.chat, generation.speech) if spec is not None}
-    if not request.HasField("task"):
-        if len(known) > 1:
-            raise InvalidArgument(f"model {model.name!r} generates by several tasks, give one of {', '.join(known)}")
-        return next(iter(known.values()))
-    if request.task not in known:
-        raise NotFound(
-            f"model {model.name!r} generates nothing by task {request.task!r}, {nearest(request.task, known)}"
-        )
-    return known[request.task]
+    given = speech_input(model, messages[0][1], options, speech.playback_buffer_s)
+    return AskedSpeech(given, speech_spec(model).sample_rate_hz, _encoding(speech))
 
 
 def _set_fields(message: Message) -> dict[str, Any]:
@@ -108,26 +142,6 @@ def _refuse_fields(message: Message, task: str, of: str) -> None:
         )
 
 
-def _message(turn: wire.Turn, index: int) -> tuple[str, str]:
-    """(role, content). Parts of one turn belong together."""
-    where = f"turn {index}"
-    if turn.role not in ROLES:
-        raise InvalidArgument(f"{where} has the role {turn.role}, expected one of {', '.join(ROLES.values())}")
-    for part in turn.parts:
-        kind = part.WhichOneof("content")
-        if kind != "text":
-            has = "an empty part" if kind is None else f"a part of {kind}"
-            raise InvalidArgument(f"{where} has {has}, but this task takes text only")
-    return ROLES[turn.role], "".join(part.text for part in turn.parts)
-
-
-def _spoken(request: wire.GenerateRequest) -> str:
-    messages = [_message(turn, i) for i, turn in enumerate(request.turns)]
-    if [role for role, _ in messages] != ["user"]:
-        raise InvalidArgument(f"speech is made of one turn of the user, the request has {len(messages)} turns")
-    return messages[0][1]
-
-
 def _encoding(speech: wire.SpeechOptions) -> wire.Audio.Encoding:
     if speech.encoding not in ENCODINGS:
         raise InvalidArgument(
@@ -137,23 +151,25 @@ def _encoding(speech: wire.SpeechOptions) -> wire.Audio.Encoding:
     return ENCODINGS[speech.encoding]
 
 
-def _fill(answer: wire.GenerateResponse, event: Text | Sound, asked: Asked) -> None:
+def _fill(answer: wire.GenerateResponse, event: Text | Sound, asked: AskedText | AskedSpeech) -> None:
     if isinstance(event, Text):
         answer.text.text, answer.text.num_tokens = event.text, event.num_tokens
         return
-    assert isinstance(asked.spec, SpeechSpec), "sound comes from speech"
+    assert isinstance(asked, AskedSpeech), "sound comes from speech"
     audio = answer.audio.audio
     is_pcm16 = asked.encoding == wire.Audio.ENCODING_PCM16
-    audio.encoding, audio.sample_rate_hz, audio.num_channels = asked.encoding, asked.spec.sample_rate_hz, 1
+    audio.encoding, audio.sample_rate_hz, audio.num_channels = asked.encoding, asked.sample_rate_hz, 1
     audio.data = pcm16(event.samples) if is_pcm16 else event.samples.tobytes()
     answer.audio.first_sample = event.first_sample
 
 
-def _fill_done(done: wire.GenerateDone, end: End, stream: RequestStream, timer: CallTimer) -> None:
-    assert stream.finished is not None, "a stream that ended without an error is finished"
-    done.request_id = stream.request_id
+def _fill_done(done: wire.GenerateDone, end: End, streams: Sequence[RequestStream], timer: CallTimer) -> None:
+    """Of several requests the time is that of the last to end."""
+    done.request_id = streams[0].request_id
     done.reason = REASONS[end.reason]
     done.num_input_tokens, done.num_output_tokens = end.num_input_tokens, end.num_output_tokens
     done.num_samples = end.num_samples
-    done.flags.extend(stream.finished.flags)
-    done.timing.CopyFrom(timer.timing(stream))
+    for stream in sorted(streams, key=lambda stream: stream.ended_ns):
+        assert stream.finished is not None, "a stream that ended without an error is finished"
+        done.flags.extend(flag for flag in stream.finished.flags if flag not in done.flags)
+        done.timing.CopyFrom(timer.timing(stream))

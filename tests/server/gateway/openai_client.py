@@ -1,4 +1,4 @@
-"""OpenAI's own client against a talker's gateway."""
+"""OpenAI's own client against the gateway of a talker or a painter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from openai import DefaultHttpxClient, OpenAI
 from toy_generators import talking_runtime
+from toy_painter import painting_runtime
 from toy_runtime import Job, Script, ToyRuntime
 
 from mstar_rt.model import ServedModel
@@ -21,6 +22,13 @@ BROKEN = "worker/0 was lost: send it again"
 def served(model: ServedModel | None = None, **fields: Any) -> Iterator[ToyRuntime]:
     config = EdgeConfig(**{"port": 0, "http_port": 0, "max_message_bytes": 1 << 20, **fields})
     with talking_runtime(config, model) as running:
+        yield running
+
+
+@contextmanager
+def painting(model: ServedModel | None = None, **fields: Any) -> Iterator[ToyRuntime]:
+    config = EdgeConfig(**{"port": 0, "http_port": 0, "max_message_bytes": 1 << 20, **fields})
+    with painting_runtime(config, model) as running:
         yield running
 
 

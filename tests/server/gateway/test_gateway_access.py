@@ -34,7 +34,7 @@ from mstar_rt.errors import ConfigError, FailedPrecondition
 from mstar_rt.message import Submit
 from mstar_rt.server.edge import EdgeConfig
 from mstar_rt.server.gateway import check
-from mstar_rt.server.gateway.call import MAX_BODY_BYTES
+from mstar_rt.server.gateway.body import MAX_BODY_BYTES
 
 ALICE, WRONG = "alice-has-this-token", "nobody-has-this-token"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
@@ -139,7 +139,9 @@ def test_models(runtime: ToyRuntime) -> None:
         assert (model.id, model.object, model.owned_by) == (NAME, "model", "mstar-rt")
         assert model.model_extra == {"tasks": ["chat", "speech"], "voices": list(VOICES), "sample_rate_hz": 8000}
         assert client.models.retrieve(NAME) == model
-        with pytest.raises(NotFoundError, match="no model 'gpt' writes or speaks here, expected talker") as error:
+        with pytest.raises(
+            NotFoundError, match="no model 'gpt' writes, speaks or draws here, expected talker"
+        ) as error:
             client.models.retrieve("gpt")
         assert error.value.code == "model_not_found"
 
@@ -249,7 +251,7 @@ def test_a_port_in_use_stops_the_start(runtime: ToyRuntime) -> None:
 
 def test_a_deployment_that_generates_nothing_has_no_gateway() -> None:
     config = EdgeConfig(port=0, http_port=0)
-    with pytest.raises(FailedPrecondition, match="no model here writes or speaks"), toy_runtime(config):
+    with pytest.raises(FailedPrecondition, match="no model here writes, speaks or draws"), toy_runtime(config):
         pass
     check.check_gateway({"toy": toy_model(), NAME: talker()})
 

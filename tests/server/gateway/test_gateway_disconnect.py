@@ -17,8 +17,10 @@ from openai import APITimeoutError, OpenAI
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from openai_client import client_of, replaced, served
+from openai_client import client_of, painting, replaced, served
 from toy_generators import CHUNK_SAMPLES, NAME, endless, speak, write
+from toy_painter import NAME as PAINTER
+from toy_painter import endless_steps
 from toy_runtime import Job, ToyRuntime
 
 from mstar_rt.message import CancelRequest, Submit
@@ -73,6 +75,26 @@ def test_after_any_token(runtime: ToyRuntime, client: OpenAI, after: int) -> Non
         left_s = time.monotonic()
         chunks.close()
         assert_freed(runtime, num_before + 1, left_s)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("num_images", [1, 4])
+def test_after_any_partial_image(after: int, num_images: int) -> None:
+    """All images of the call are taken back."""
+    with painting() as runtime, client_of(runtime) as client:
+        runtime.script("text_to_image", endless_steps(after))
+        fields: dict[str, Any] = {"model": PAINTER, "prompt": "a barn", "n": num_images}
+        events = client.images.generate(**fields, stream=True, partial_images=3)
+        for _ in range(after):
+            next(iter(events))
+        left_s = time.monotonic()
+        events.close()
+        runtime.wait_for(CancelRequest, num_images)
+        runtime.wait_until_nothing_is_held()
+        assert time.monotonic() - left_s < WITHIN_S
+        with pytest.raises(APITimeoutError):
+            client.images.generate(**fields, timeout=0.2)
+        runtime.wait_for(CancelRequest, 2 * num_images)
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -195,7 +195,7 @@ def part(**content: Any) -> list[wire.Turn]:
         (request(turns=[turn("hi"), turn("yes", ASSISTANT)]), "INVALID_ARGUMENT", ["ends", "'assistant'"]),
         (request(turns=[turn(" \n")]), "INVALID_ARGUMENT", ["no word"]),
         (request(turns=[turn("x" * 5000)]), "INVALID_ARGUMENT", ["5004 characters", "4096 bytes"]),
-        (request(turns=part(audio=wire.Audio())), "INVALID_ARGUMENT", ["turn 0", "audio", "text only"]),
+        (request(turns=part(audio=wire.Audio())), "INVALID_ARGUMENT", ["turn 0", "audio", "expected text or an image"]),
         (request(turns=part()), "INVALID_ARGUMENT", ["empty part"]),
         (request(text=wire.TextOptions(top_k=5)), "INVALID_ARGUMENT", ["top_k"]),
         (request(text=wire.TextOptions(max_tokens=MAX_TOKENS + 1)), "INVALID_ARGUMENT", ["max_tokens", "1 to 64"]),

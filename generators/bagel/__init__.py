@@ -1,0 +1,1 @@
+"""BAGEL: one language model that reads text and images, and draws."""

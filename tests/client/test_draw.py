@@ -1,0 +1,269 @@
+"""`draw`, `edit_image` and images in `chat`, blocking and asyncio, over real gRPC against the toy edge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from toy_painter import (
+    NUM_STEPS,
+    PLAN,
+    SIZE,
+    endless_steps,
+    latents_of,
+    painting_runtime,
+    picture_of,
+    preview_of,
+)
+from toy_runtime import ToyRuntime
+
+from mstar_rt.cli import main
+from mstar_rt.client import Client, ImageProgress, ImageResult, connect, connect_async
+from mstar_rt.client.generation.png_file import png_file
+from mstar_rt.errors import InvalidArgument, MstarError, NotFound, Unavailable
+from mstar_rt.message import CancelRequest, Submit
+
+GIVEN = np.random.default_rng(3).integers(0, 256, (40, 24, 3), np.uint8)
+PROMPT = "a red barn"
+OPTIONS: dict[str, Any] = {
+    "height": 24, "width": 40, "text_guidance": 5, "image_guidance": 2.0, "guidance_start": 0.25, "guidance_end": 0.75,
+    "num_denoise_steps": 3, "timestep_shift": 2.0, "renormalization": "text_channel", "renormalization_min": 0.5,
+    "preview_every": 2, "latents_every": 3, "seed": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def painting() -> Iterator[ToyRuntime]:
+    with painting_runtime() as running:
+        yield running
+
+
+@pytest.fixture
+def painter_client(painting: ToyRuntime) -> Iterator[Client]:
+    with connect(painting.address) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Client]:
+    """A client of no server, for what it refuses itself."""
+    with connect("127.0.0.1:9") as unconnected:
+        yield unconnected
+
+
+def last_params(runtime: ToyRuntime) -> dict[str, Any]:
+    return dict(runtime.seen(Submit)[-1].params)
+
+
+def read(path: Path) -> np.ndarray:
+    return cv2.cvtColor(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), cv2.COLOR_BGR2RGB)
+
+
+def test_draw(painter_client: Client, painting: ToyRuntime, tmp_path: Path) -> None:
+    stream = painter_client.draw("painter", PROMPT, **OPTIONS)
+    *progress, result = list(stream)
+    assert isinstance(result, ImageResult)
+    params = last_params(painting)
+    assert params == {**OPTIONS, "text_guidance": 5.0}
+    np.testing.assert_array_equal(result.image, picture_of(PROMPT, params))
+    assert (result.seed, result.index) == (1, 0)
+    assert [(each.step, each.num_steps) for each in progress if isinstance(each, ImageProgress)] == [
+        (1, 3),
+        (2, 3),
+        (3, 3),
+    ]
+    first, second, third = progress
+    assert isinstance(first, ImageProgress) and first.preview is None and first.latents is None  # noqa: PT018
+    np.testing.assert_array_equal(second.preview, preview_of(result.image, 2))  # type: ignore[union-attr]
+    np.testing.assert_array_equal(third.latents, latents_of(3))  # type: ignore[union-attr]
+    assert stream.done is not None
+    assert (stream.done.reason, stream.done.num_input_tokens) == ("end", len(PROMPT))
+    assert stream.done.timing.total_us > 0
+    result.save_png(tmp_path / "barn.png")
+    np.testing.assert_array_equal(read(tmp_path / "barn.png"), result.image)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 7, 3), (5, 1, 3), (33, 64, 3)])
+def test_png_files_hold_what_was_put_into_them(shape: tuple[int, int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    decoded = cv2.imdecode(np.frombuffer(png_file(pixels), np.uint8), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), pixels)
+
+
+def test_several_images_come_in_order(painter_client: Client, painting: ToyRuntime) -> None:
+    images = painter_client.draw("painter", PROMPT, num_images=3, seed=5).images()
+    assert [(image.index, image.seed) for image in images] == [(0, 5), (1, 6), (2, 7)]
+    (again,) = painter_client.draw("painter", PROMPT, seed=6).images()
+    np.testing.assert_array_equal(again.image, images[1].image)
+
+
+def test_an_edit_takes_arrays_and_files(painter_client: Client, painting: ToyRuntime) -> None:
+    file = cv2.imencode(".png", cv2.cvtColor(GIVEN, cv2.COLOR_RGB2BGR))[1].tobytes()
+    for given in (GIVEN, GIVEN[:, ::-1][:, ::-1], file):
+        (result,) = painter_client.edit_image("painter", given, PROMPT, seed=4).images()
+        np.testing.assert_array_equal(result.image, picture_of(PROMPT, last_params(painting), GIVEN))
+
+
+def test_a_plan_and_a_system_turn(painter_client: Client, painting: ToyRuntime) -> None:
+    pieces = list(painter_client.draw("painter", PROMPT, system="in oil", think=True, max_tokens=20, stop=["x"]))
+    assert "".join(piece.text for piece in pieces if hasattr(piece, "text")) == PLAN
+    assert all(piece.thought for piece in pieces if hasattr(piece, "thought"))
+    assert painting.seen(Submit)[-1].task == "think_and_draw"
+    (again,) = painter_client.draw("painter", PROMPT, task="think_and_draw").images()
+    assert again.image.shape == (*SIZE, 3)
+
+
+def test_a_chat_about_an_image(painter_client: Client) -> None:
+    turns = [
+        {"role": "user", "content": "what?"},
+        {"role": "assistant", "content": "?"},
+        {"role": "user", "content": "!"},
+    ]
+    for task in ("chat", "describe_image"):
+        text = painter_client.chat("painter", turns, image=GIVEN, seed=1, task=task).text()
+        assert text == f"3 turns, seed 1: ! [40 x 24, {GIVEN.mean():.1f}]"
+
+
+def test_the_same_with_asyncio(painting: ToyRuntime) -> None:
+    async def all_at_once() -> None:
+        async with connect_async(painting.address) as client:
+            drawn, edited, chat = (
+                client.draw("painter", PROMPT, seed=1, num_images=2),
+                client.edit_image("painter", GIVEN, PROMPT, seed=1),
+                client.chat("painter", "what?", image=GIVEN, seed=1),
+            )
+            images, (edit,), text = await asyncio.gather(drawn.images(), edited.images(), chat.text())
+            assert [image.seed for image in images] == [1, 2]
+            assert edit.image.shape == GIVEN.shape
+            assert text.startswith("1 turns, seed 1: what? [40 x 24")
+            assert drawn.done is not None
+            steps = [piece async for piece in client.draw("painter", PROMPT) if isinstance(piece, ImageProgress)]
+            assert len(steps) == NUM_STEPS
+            with pytest.raises(InvalidArgument, match="height"):
+                await client.draw("painter", PROMPT, height=3).images()
+
+    asyncio.run(all_at_once())
+
+
+# ---- leaving early
+
+
+def test_leaving_the_loop_takes_all_images_back(painter_client: Client, painting: ToyRuntime) -> None:
+    painting.script("text_to_image", endless_steps(2))
+    for _ in painter_client.draw("painter", PROMPT, num_images=2):
+        break
+    painting.wait_for(CancelRequest, 2)
+    waiting = painter_client.draw("painter", PROMPT)
+    pieces = iter(waiting)
+    assert isinstance(next(pieces), ImageProgress)
+    waiting.cancel()
+    painting.wait_for(CancelRequest, 3)
+    with pytest.raises(MstarError):
+        list(pieces)
+    painting.wait_until_nothing_is_held()
+
+
+def test_a_task_that_is_cancelled_takes_its_images_back(painting: ToyRuntime) -> None:
+    painting.script("text_to_image", endless_steps(1))
+
+    async def leave() -> None:
+        async with connect_async(painting.address) as client:
+            drawing = asyncio.create_task(client.draw("painter", PROMPT, num_images=2).images())
+            await asyncio.to_thread(painting.wait_for, Submit, 2)
+            drawing.cancel()
+            await asyncio.wait([drawing])
+            await asyncio.to_thread(painting.wait_for, CancelRequest, 2)
+
+    asyncio.run(leave())
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": 3}, "content"),
+        ({"system": 3}, "content"),
+        ({"task": 3}, "task is 3"),
+        ({"height": 2.5}, "height"),
+        ({"think": 1}, "'think' cannot be 1: True or False"),
+        ({"renormalization": "local"}, "none, global, channel, text_channel"),
+        ({"text_guidance": "strong"}, "text_guidance"),
+        ({"seed": None}, "'seed' is None"),
+        ({"timeout_s": -1}, "timeout_s"),
+    ],
+)
+def test_arguments_that_draw_cannot_send(alone: Client, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidArgument, match=sentence):
+        alone.draw(**{"model": "painter", "prompt": "x", **arguments})
+
+
+@pytest.mark.parametrize("image", [GIVEN.astype(np.float32), GIVEN[..., 0], GIVEN[..., :2], b"", "given.png"])
+def test_what_is_no_image_is_not_sent(alone: Client, image: Any) -> None:
+    with pytest.raises(InvalidArgument, match="image"):
+        alone.edit_image("painter", image, "make it blue").images()
+    with pytest.raises(InvalidArgument, match="image"):
+        alone.chat("painter", "what is it?", image=image).text()
+
+
+def test_a_task_of_another_kind_is_told_apart(painter_client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="gives progress, not text: ask for it by draw or edit_image"):
+        painter_client.chat("painter", PROMPT, task="text_to_image").text()
+
+
+def test_what_the_server_does_not_know_it_refuses(painter_client: Client) -> None:
+    for name in ("encoding", "voice", "spice"):
+        with pytest.raises(InvalidArgument, match=name):
+            painter_client.draw("painter", PROMPT, **{name: "png"}).images()
+    with pytest.raises(Unavailable):
+        connect("127.0.0.1:9").draw("painter", PROMPT).images()
+
+
+# ---- the commands
+
+
+def test_mstar_rt_draw(painting: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "barn.png"
+    to = ["--out", str(out), "--address", painting.address, "--seed", "3"]
+    assert main(["draw", PROMPT, "--size", "40x24", "--steps", "2", "--think", *to]) == 0
+    assert capsys.readouterr().out == f"{out}: 40x24, seed 3\n"
+    assert read(out).shape == (24, 40, 3)
+    params = last_params(painting)
+    assert (params["height"], params["width"], params["num_denoise_steps"]) == (24, 40, 2)
+    assert painting.seen(Submit)[-1].task == "think_and_draw"
+    assert main(["draw", PROMPT, "--image", str(out), "--num", "2", "--model", "painter", *to]) == 0
+    assert capsys.readouterr().out == f"{out}: 40x24, seed 3\n{tmp_path / 'barn-1.png'}: 40x24, seed 4\n"
+    assert painting.seen(Submit)[-1].task == "edit_image"
+
+
+def test_mstar_rt_chat_about_a_file(painting: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "given.png"
+    file.write_bytes(png_file(GIVEN))
+    assert main(["chat", "what?", "--image", str(file), "--seed", "1", "--address", painting.address]) == 0
+    assert capsys.readouterr().out == f"1 turns, seed 1: what? [40 x 24, {GIVEN.mean():.1f}]\n"
+
+
+def test_what_the_commands_refuse(painting: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    to = ["--out", str(tmp_path / "barn.png"), "--address", painting.address]
+    for arguments, sentence in (
+        (["--size", "large"], "--size is 'large'"),
+        (["--image", str(tmp_path / "none.png")], "none.png"),
+        (["--num", "0"], "num_images is 0"),
+        (["--out", str(tmp_path / "none" / "barn.png")], "whose folder does not exist"),
+    ):
+        assert main(["draw", PROMPT, *to, *arguments]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_model_for_it_the_command_says_so(runtime: ToyRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "hi", "--out", "x.png", "--address", runtime.address]) == 2
+    assert "no model has the task 'text_to_image'" in capsys.readouterr().err
+    with connect(runtime.address) as connected, pytest.raises(NotFound):
+        connected.draw("painter", "hi").images()
