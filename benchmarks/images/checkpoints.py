@@ -66,7 +66,8 @@ def write_checkpoint(size: Size, folder: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         network, vision, autoencoder = MotNetwork(config), Vision(config), Autoencoder(config.autoencoder)
-    network.latent_pos_embed.fill()
+    for table in (network.latent_pos_embed, vision.vit_pos_embed):
+        table.fill()
     save_bagel(folder, config, network, vision, autoencoder, torch.float32)
 
 
