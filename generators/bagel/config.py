@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from generators.llama.config import read_json
+from generators.llama.config import number, read_json, whole
 from mstar_rt.errors import ConfigError, nearest
 
 BLOCK = "mstar_rt"
@@ -149,34 +149,34 @@ def _language(path: Path) -> LanguageConfig:
     for key, served in (("model_type", "qwen2"), ("hidden_act", "silu")):
         if values.get(key, served) != served:
             raise ConfigError(f"{path} has {key} {values[key]!r}, served is {served!r} alone")
-    width, num_heads = _whole(values, "hidden_size", path), _whole(values, "num_attention_heads", path)
+    width, num_heads = whole(values, "hidden_size", path), whole(values, "num_attention_heads", path)
     return LanguageConfig(
-        vocab_size=_whole(values, "vocab_size", path),
+        vocab_size=whole(values, "vocab_size", path),
         width=width,
-        mlp_dim=_whole(values, "intermediate_size", path),
-        depth=_whole(values, "num_hidden_layers", path),
+        mlp_dim=whole(values, "intermediate_size", path),
+        depth=whole(values, "num_hidden_layers", path),
         num_heads=num_heads,
-        num_kv_heads=_whole(values, "num_key_value_heads", path, num_heads),
-        head_dim=_whole(values, "head_dim", path, width // max(1, num_heads)),
-        norm_eps=_number(values, "rms_norm_eps", path, 1e-6),
-        rope_base=_number(values, "rope_theta", path, 1_000_000.0),
+        num_kv_heads=whole(values, "num_key_value_heads", path, num_heads),
+        head_dim=whole(values, "head_dim", path, width // max(1, num_heads)),
+        norm_eps=number(values, "rms_norm_eps", path, 1e-6),
+        rope_base=number(values, "rope_theta", path, 1_000_000.0),
         is_tied=bool(values.get("tie_word_embeddings", False)),
-        max_positions=_whole(values, "max_position_embeddings", path, 32_768),
+        max_positions=whole(values, "max_position_embeddings", path, 32_768),
     )
 
 
 def _vision(path: Path, block: Mapping[str, Any], where: Path) -> VisionConfig:
     """The published tower runs without its last layer."""
     values = read_json(path)
-    patch_size = _whole(values, "patch_size", path)
+    patch_size = whole(values, "patch_size", path)
     return VisionConfig(
-        width=_whole(values, "hidden_size", path),
-        mlp_dim=_whole(values, "intermediate_size", path),
-        depth=_whole(values, "num_hidden_layers", path) - 1,
-        num_heads=_whole(values, "num_attention_heads", path),
+        width=whole(values, "hidden_size", path),
+        mlp_dim=whole(values, "intermediate_size", path),
+        depth=whole(values, "num_hidden_layers", path) - 1,
+        num_heads=whole(values, "num_attention_heads", path),
         patch_size=patch_size,
-        table_side=_whole(values, "image_size", path) // max(1, patch_size),
-        max_side=_whole(block, "max_vision_side", where, 70),
+        table_side=whole(values, "image_size", path) // max(1, patch_size),
+        max_side=whole(block, "max_vision_side", where, 70),
     )
 
 
@@ -198,7 +198,7 @@ def _changes(block: Mapping[str, Any], usual: BagelConfig, path: Path) -> dict[s
                 raise ConfigError(f"{path}: 'think_prompt' must be text, got {value!r}")
             changes[key] = value
         elif key != "max_vision_side":
-            changes[key] = _whole(block, key, path)
+            changes[key] = whole(block, key, path)
     return changes
 
 
@@ -262,18 +262,3 @@ def _check(config: BagelConfig, path: Path) -> None:
     for name in (config.defaults.renormalization, config.defaults.edit_renormalization):
         if name not in RENORMALIZATIONS:
             raise ConfigError(f"{path}: renormalization is {name!r}, {nearest(name, RENORMALIZATIONS)}")
-
-
-def _whole(values: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    value = values.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{path}: {key!r} must be a whole number, got {value!r}")
-    return value
-
-
-def _number(values: Mapping[str, Any], key: str, path: Path, default: float) -> float:
-    value = values.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ConfigError(f"{path}: {key!r} must be a number, got {value!r}")
-    return float(value)

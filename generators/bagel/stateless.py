@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from abc import abstractmethod
 
 import torch
 
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, OneByOne
 
 
-class Stateless:
-    """A node whose calls are computed one by one."""
+class Stateless(OneByOne):
+    """A node that gives its outputs and nothing besides."""
 
-    def batch_key(self, call: NodeCall) -> Hashable:
-        return None
+    def run_one(self, call: NodeCall) -> NodeResult:
+        return NodeResult(self.compute(call))
 
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [NodeResult(self.compute(call)) for call in calls]
-
-    def compute(self, call: NodeCall) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
+    @abstractmethod
+    def compute(self, call: NodeCall) -> dict[str, torch.Tensor]: ...

@@ -11,11 +11,11 @@ from generators.llama.language_nodes import EndIds, Written
 from generators.llama.text_pieces import Pieces, next_piece, read_stops
 from generators.llama.tokenizer import ChatTemplate, LlamaTokenizer
 from mstar_rt.errors import InvalidArgument
-from mstar_rt.model import NodeCall, NodeResult, Reason
+from mstar_rt.model import NodeCall, NodeResult, OneByOne, Reason
 from mstar_rt.model.conversation import Turn, read_conversation
 
 
-class Prompt:
+class Prompt(OneByOne):
     """A conversation to the tokens that the model goes on from."""
 
     def __init__(self, tokenizer: LlamaTokenizer, template: ChatTemplate, max_sequence_tokens: int) -> None:
@@ -23,13 +23,7 @@ class Prompt:
         self._template = template
         self._max_tokens = max_sequence_tokens
 
-    def batch_key(self, call: NodeCall) -> Hashable:
-        return None
-
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [self._run_one(call) for call in calls]
-
-    def _run_one(self, call: NodeCall) -> NodeResult:
+    def run_one(self, call: NodeCall) -> NodeResult:
         read_stops(call.params["stop"])
         ids = self.ids(call.inputs["conversation"].cpu().numpy())
         check_length(len(ids), call.params["max_tokens"], self._max_tokens, "conversation")

@@ -72,19 +72,19 @@ def read_config(folder: Path) -> LlamaConfig:
     lacking = [key for key in REQUIRED if key not in values]
     if lacking:
         raise ConfigError(f"{path} lacks {', '.join(lacking)}")
-    width, num_heads = _whole(values, "hidden_size", path), _whole(values, "num_attention_heads", path)
+    width, num_heads = whole(values, "hidden_size", path), whole(values, "num_attention_heads", path)
     base, scaling = _rope(values, path)
     return LlamaConfig(
         name=folder.name,
-        vocab_size=_whole(values, "vocab_size", path),
+        vocab_size=whole(values, "vocab_size", path),
         width=width,
-        mlp_dim=_whole(values, "intermediate_size", path),
-        depth=_whole(values, "num_hidden_layers", path),
+        mlp_dim=whole(values, "intermediate_size", path),
+        depth=whole(values, "num_hidden_layers", path),
         num_heads=num_heads,
-        num_kv_heads=_whole(values, "num_key_value_heads", path, num_heads),
-        head_dim=_whole(values, "head_dim", path, width // max(1, num_heads)),
-        max_positions=_whole(values, "max_position_embeddings", path, 2048),
-        norm_eps=_number(values, "rms_norm_eps", path, 1e-6),
+        num_kv_heads=whole(values, "num_key_value_heads", path, num_heads),
+        head_dim=whole(values, "head_dim", path, width // max(1, num_heads)),
+        max_positions=whole(values, "max_position_embeddings", path, 2048),
+        norm_eps=number(values, "rms_norm_eps", path, 1e-6),
         rope_base=base,
         rope_scaling=scaling,
         is_tied=bool(values.get("tie_word_embeddings", False)),
@@ -124,14 +124,14 @@ def _rope(values: Mapping[str, Any], path: Path) -> tuple[float, RopeScaling | N
     given = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"{path}: the scaling of positions is {given!r}, expected an object")
-    base = _number({"rope_theta": values.get("rope_theta", 10_000.0), **given}, "rope_theta", path, 10_000.0)
+    base = number({"rope_theta": values.get("rope_theta", 10_000.0), **given}, "rope_theta", path, 10_000.0)
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return base, None
     if kind != "llama3":
         raise ConfigError(f"{path} scales positions by {kind!r}, served are 'default' and 'llama3'")
     numbers = [
-        _number(given, key, path)
+        number(given, key, path)
         for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     ]
     factor, low, high, original = numbers
@@ -140,7 +140,8 @@ def _rope(values: Mapping[str, Any], path: Path) -> tuple[float, RopeScaling | N
     return base, RopeScaling(factor, low, high, int(original))
 
 
-def _whole(values: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
+def whole(values: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
+    """A value of a JSON file. Raises:  ConfigError: it is of another kind, or there is none and no default."""
     value = values.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool):
@@ -148,7 +149,8 @@ def _whole(values: Mapping[str, Any], key: str, path: Path, default: int | None 
     return value
 
 
-def _number(values: Mapping[str, Any], key: str, path: Path, default: float | None = None) -> float:
+def number(values: Mapping[str, Any], key: str, path: Path, default: float | None = None) -> float:
+    """The same, of any number."""
     value = values.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ConfigError(f"{path}: {key!r} must be a number, got {value!r}")

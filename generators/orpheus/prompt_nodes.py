@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 import torch
 
 from generators.llama.chat_nodes import check_length
@@ -11,11 +9,11 @@ from generators.llama.tokenizer import LlamaTokenizer
 from generators.orpheus.codec_nodes import nothing_heard
 from generators.orpheus.config import Vocabulary
 from mstar_rt.errors import InvalidArgument
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, OneByOne
 from mstar_rt.model.conversation import read_text
 
 
-class Prompt:
+class Prompt(OneByOne):
     """`text` uint8 [N], UTF-8 -> the ids that the language model goes on from."""
 
     def __init__(self, tokenizer: LlamaTokenizer, vocabulary: Vocabulary, max_sequence_tokens: int) -> None:
@@ -23,13 +21,7 @@ class Prompt:
         self._vocabulary = vocabulary
         self._max_tokens = max_sequence_tokens
 
-    def batch_key(self, call: NodeCall) -> Hashable:
-        return None
-
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [self._run_one(call) for call in calls]
-
-    def _run_one(self, call: NodeCall) -> NodeResult:
+    def run_one(self, call: NodeCall) -> NodeResult:
         ids = self.ids(read_text(call.inputs["text"].cpu().numpy(), "text"), call.params.get("voice", ""))
         check_length(len(ids), call.params["max_tokens"], self._max_tokens, "text")
         return NodeResult({"ids": torch.tensor(ids), "num_input_tokens": torch.tensor(len(ids)), **nothing_heard()})
@@ -48,16 +40,10 @@ class Prompt:
         return [*words.prompt_start, *self._tokenizer.encode(said, has_begin=True), *words.prompt_end]
 
 
-class Finish:
+class Finish(OneByOne):
     """How much was read and written, and why it ended."""
 
-    def batch_key(self, call: NodeCall) -> Hashable:
-        return None
-
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [self._run_one(call) for call in calls]
-
-    def _run_one(self, call: NodeCall) -> NodeResult:
+    def run_one(self, call: NodeCall) -> NodeResult:
         num_read = call.inputs["num_input_tokens"]
         num_written = torch.tensor(len(call.inputs["history"]) - int(num_read))
         return NodeResult(

@@ -6,6 +6,7 @@ Torch appears in annotations only: this room is read by processes that do not ha
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -117,6 +118,20 @@ class StatelessNode(Protocol):
     def run(self, calls: Sequence[NodeCall]) -> Sequence[NodeResult]:
         """One step for the whole batch; results in the order of `calls`, equal to running each call alone."""
         ...
+
+
+class OneByOne(ABC):
+    """A StatelessNode whose calls are computed one after the other: it has nothing to gain from a batch, or its results
+    are to be the same whoever shares the step."""
+
+    def batch_key(self, call: NodeCall) -> Hashable:
+        return None
+
+    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        return [self.run_one(call) for call in calls]
+
+    @abstractmethod
+    def run_one(self, call: NodeCall) -> NodeResult: ...
 
 
 @runtime_checkable

@@ -13,12 +13,12 @@ import torch
 
 from mstar_rt.clock import ManualClock
 from mstar_rt.graph import GraphNode, Walk, WalkGraph
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, OneByOne
 from mstar_rt.model.spec import check_params
 from mstar_rt.program import WalkRun, compile_walk
 from world_models.planning import cost
 from world_models.planning.cem import without_rotation
-from world_models.planning.nodes import SearchNode, planning_nodes
+from world_models.planning.nodes import planning_nodes
 from world_models.planning.options import GOAL_USES, PlannerDefaults, plan_params
 from world_models.planning.tree import rows_at
 from world_models.planning.walk import PLAN_KEEPS, PLAN_OUTPUTS, PLANNING_NODES, search_section
@@ -38,7 +38,7 @@ PARAMS = plan_params(PlannerDefaults(num_samples=60, num_elites=6, num_iteration
 NOWHERE = torch.zeros(7)
 
 
-class MoveTheEffector(SearchNode):
+class MoveTheEffector(OneByOne):
     """The world itself; `num_rows` counts what it was asked for, step by step."""
 
     def __init__(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 
 from mstar_rt.errors import InvalidArgument
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, OneByOne
 from world_models.planning import cem, cost, mppi
 from world_models.planning.bounds import AXES, REACH_TOLERANCE, bounds_from
 from world_models.planning.pose import integrate_all
@@ -22,20 +21,7 @@ MIN_ROW_NS = 1e-3
 """A pace that can be divided by, on whatever clock."""
 
 
-class SearchNode:
-    """One call after the other: the arrays are tiny."""
-
-    def batch_key(self, call: NodeCall) -> Hashable:
-        return None
-
-    def run(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        return [self.run_one(call) for call in calls]
-
-    def run_one(self, call: NodeCall) -> NodeResult:
-        raise AssertionError("a search node defines run_one")
-
-
-class SearchStart(SearchNode):
+class SearchStart(OneByOne):
     """The first Gaussian: cold, from the client's mean, or from the session's last plan. No elites are kept yet."""
 
     def run_one(self, call: NodeCall) -> NodeResult:
@@ -56,7 +42,7 @@ class SearchStart(SearchNode):
         )
 
 
-class Sample(SearchNode):
+class Sample(OneByOne):
     """Candidates and their poses; every imagination starts at the last frames of the context.
 
     The first iteration ends in time if it can: where the pace of the session's last plan says that not all candidates
@@ -92,7 +78,7 @@ class Sample(SearchNode):
         )
 
 
-class Score(SearchNode):
+class Score(OneByOne):
     """Costs [N] of the candidates, from the distances that were measured as they were imagined."""
 
     def run_one(self, call: NodeCall) -> NodeResult:
@@ -100,7 +86,7 @@ class Score(SearchNode):
         return NodeResult({"costs": cost.summed(collected)})
 
 
-class Refit(SearchNode):
+class Refit(OneByOne):
     """The next Gaussian, and the plan as it stands: the best answer if time is up now."""
 
     def run_one(self, call: NodeCall) -> NodeResult:
@@ -131,7 +117,7 @@ class Refit(SearchNode):
         )
 
 
-def planning_nodes(device: str) -> dict[str, SearchNode]:
+def planning_nodes(device: str) -> dict[str, OneByOne]:
     """Code by node name."""
     return {"search_start": SearchStart(), "sample": Sample(device), "score": Score(), "refit": Refit()}
 

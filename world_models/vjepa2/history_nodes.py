@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 
 from mstar_rt.errors import FailedPrecondition, InvalidArgument, Unavailable
-from mstar_rt.model import NodeCall, NodeResult
+from mstar_rt.model import NodeCall, NodeResult, OneByOne
 from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
-from world_models.planning.nodes import SearchNode
 from world_models.planning.pose import canonical_pose, retrace
 from world_models.planning.window import Window, window_of
 from world_models.vjepa2.config import PredictorConfig
@@ -38,7 +37,7 @@ class Past(NamedTuple):
         return Past(self.latents[start:], self.actions[start:], self.states[start:], self.pose, self.cameras[start:])
 
 
-class Recall(SearchNode):
+class Recall(OneByOne):
     """Checks the context as a whole, and works out the poses of its past.
 
     context [T, P, D], past_actions and past_states [T-1, 7], pose [7], cameras [T, 6] or [0, 6]; from_history: the
@@ -105,7 +104,7 @@ class Recall(SearchNode):
         return Past(latents, actions, states[:-1], canonical_pose(states[-1]), cameras)
 
 
-class Extend(SearchNode):
+class Extend(OneByOne):
     """The session's history with one more frame.
 
     view [1, P, D], state [7], executed_action [7] -> history_latents [T, P, D], history_actions [T-1, 7],

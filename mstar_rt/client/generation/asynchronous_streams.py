@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from mstar_rt.client.generation import messages, results
 Piece = TypeVar("Piece")
 
 
-class AsyncPieceStream(Generic[Piece]):
+class AsyncPieceStream(ABC, Generic[Piece]):
     """See `streams.PieceStream`. asyncio closes a loop that is left early at its next turn; `cancel` does it now."""
 
     def __init__(self, call: Any, connection: Connection) -> None:
@@ -35,9 +36,9 @@ class AsyncPieceStream(Generic[Piece]):
     def cancel(self) -> None:
         self._call.cancel()
 
+    @abstractmethod
     def _reader(self) -> messages.Reader[Piece]:
         """What makes a piece of each answer, in their order."""
-        raise NotImplementedError
 
 
 class AsyncChatStream(AsyncPieceStream[results.TextPiece]):

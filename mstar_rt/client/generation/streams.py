@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from mstar_rt.client.generation import messages, results
 Piece = TypeVar("Piece")
 
 
-class PieceStream(Generic[Piece]):
+class PieceStream(ABC, Generic[Piece]):
     """Iterate over what is made as it is made, once; leaving the loop early takes the request back. `done` says how it
     ended, after the last piece."""
 
@@ -36,9 +37,9 @@ class PieceStream(Generic[Piece]):
     def cancel(self) -> None:
         self._call.cancel()
 
+    @abstractmethod
     def _reader(self) -> messages.Reader[Piece]:
         """What makes a piece of each answer, in their order."""
-        raise NotImplementedError
 
 
 class ChatStream(PieceStream[results.TextPiece]):
