@@ -30,8 +30,12 @@ def main() -> int:
         "threads": f"{THREADS} for the loops, {THREADS} for each worker where not said otherwise",
     }  # fmt: skip
     report = Report("images", settings)
-    asyncio.run(_measure(report, load_deployment(server.file), server.address, args))
-    return finish(report, args, plot)
+    try:
+        asyncio.run(_measure(report, load_deployment(server.file), server.address, args))
+    finally:
+        # What was measured stays when a later part fails.
+        status = finish(report, args, plot)
+    return status
 
 
 async def _measure(report: Report, config: DeploymentConfig, address: str, args: argparse.Namespace) -> None:
