@@ -17,7 +17,7 @@ from mstar_rt.conductor.requests import RequestState
 from mstar_rt.config import WorkerConfig
 from mstar_rt.config_admission import AdmissionConfig
 from mstar_rt.errors import FailedPrecondition, ResourceExhausted
-from mstar_rt.message import OpenSession
+from mstar_rt.message import OpenSession, Submit
 from mstar_rt.model import ServedModel
 from mstar_rt.placement import Placement
 
@@ -111,8 +111,13 @@ class Admission:
             return
         kind = costs.kind(submit.params)
         if submit.warmup_on is None:
-            self._queue(state, costs.estimate(kind))
+            self._queue(state, costs.estimate(kind, self._num_sharing(submit)))
         self._admitted[submit.request_id] = costs, kind
+
+    def _num_sharing(self, submit: Submit) -> int:
+        """Of the requests of its call, those that are in one step at the least: replicas share them out."""
+        num_replicas = max([len(group.ranks) for group in self._placement.groups(submit.model)], default=1)
+        return -(-submit.num_together // num_replicas)
 
     def _queue(self, state: RequestState, estimate: Estimate) -> None:
         submit, now_ns = state.submit, self._clock.now_ns()

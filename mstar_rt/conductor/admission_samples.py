@@ -145,12 +145,12 @@ def _add(window: deque[tuple[int, T]], at_ns: int, value: T) -> None:
 
 def together(parts: Iterable[tuple[str, WalkDone]]) -> int:
     """How many requests were in a step of it on average, rounded up."""
-    num_steps = num_others = 0
+    num_own = num_others = 0
     for _, part in parts:
         for time in part.node_times.values():
-            num_steps += time.num_steps
+            num_own += time.num_steps + time.batched_own
             num_others += time.batched_with
-    return 1 - (-num_others // num_steps) if num_steps else 1
+    return 1 - (-num_others // num_own) if num_own else 1
 
 
 def sample_of(parts: Sequence[tuple[str, WalkDone]], iterations: Mapping[Place, float], now_ns: int) -> Sample:
@@ -158,9 +158,9 @@ def sample_of(parts: Sequence[tuple[str, WalkDone]], iterations: Mapping[Place, 
     shares: dict[Place, Share] = {}
     between_us: dict[int, float] = {}
     for walk, part in parts:
-        num_steps = 0
+        num_steps = 0.0
         for name, time in part.node_times.items():
-            num_steps += time.num_steps
+            num_steps += time.num_steps / _num_own(time)
             place = (walk, name), part.rank
             share = _share(time, iterations.get(place, 1.0))
             before = shares.get(place)
@@ -176,10 +176,16 @@ def sample_of(parts: Sequence[tuple[str, WalkDone]], iterations: Mapping[Place, 
 def _share(time: NodeTime, iterations: float) -> Share:
     if not time.num_steps:
         return Share(0.0, 0.0)
-    num_together = 1.0 + time.batched_with / time.num_steps
-    part = 1.0 / num_together / iterations
+    num_own = _num_own(time)
+    num_together = 1.0 + time.batched_with / time.num_steps / num_own
+    part = 1.0 / num_own / num_together / iterations
     step_us = time.run_us / time.num_steps
     return Share(time.run_us * part, time.num_steps * part, math.ceil(num_together - 1e-9), step_us)
+
+
+def _num_own(time: NodeTime) -> float:
+    """Units of the request in a step, on average: each of them counts the whole step."""
+    return 1.0 + time.batched_own / max(1, time.num_steps)
 
 
 def typical(values: Sequence[float]) -> float:

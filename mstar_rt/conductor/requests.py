@@ -44,6 +44,7 @@ class Tally:
             total.queue_us += time.queue_us
             total.run_us += time.run_us
             total.batched_with += time.batched_with
+            total.batched_own += time.batched_own
         for loop, loop_us in part.loop_us.items():
             self.loop_us[loop] = self.loop_us.get(loop, 0.0) + loop_us
 

@@ -49,7 +49,8 @@ class Submit(msgspec.Struct, tag=True):
     Answered by any number of Emitted (from workers, straight to the server), then by one Finished or RequestFailed.
     `warmup_on` is what a WarmUp has as `replicas`: the request runs there, although these may not serve yet. `is_cold`:
     it is the first of its kind there, so its times say nothing. `client` is whom it counts for: the connection that it
-    came by, or the control session; "" nobody. `playback`: its output is listened to.
+    came by, or the control session; "" nobody. `playback`: its output is listened to. `num_together`: so many requests
+    of one call, this one among them, come at once and do the same.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class Submit(msgspec.Struct, tag=True):
     is_cold: bool = False
     client: str = ""
     playback: Playback | None = None
+    num_together: int = 1
 
 
 class Warmed(msgspec.Struct, tag=True):

@@ -31,9 +31,14 @@ class TensorRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeTime(msgspec.Struct, array_like=True):
-    """What one node cost one request: steps taken, microseconds waiting in the ready set and running (batch time)."""
+    """What one node cost one request: steps taken, microseconds waiting in the ready set and running (batch time).
+
+    Counted once for each unit of it in a step. `batched_with` are the units of other requests in these steps,
+    `batched_own` further ones of the same request, e.g. of another branch.
+    """
 
     num_steps: int = 0
     queue_us: float = 0.0
     run_us: float = 0.0
     batched_with: int = 0
+    batched_own: int = 0

@@ -105,11 +105,12 @@ class Dispatcher:
         is_cold: bool = False,
         client: str = "",
         playback: Playback | None = None,
+        num_together: int = 1,
     ) -> RequestStream:
         """Start one request, already validated. The caller iterates over the stream, inside `async with`.
 
         `warmup_on`: run it on these ranks of the model's replica groups, although they may not serve yet. `is_cold`:
-        its times are those of a first run. `client`, `playback`: see Submit.
+        its times are those of a first run. `client`, `playback`, `num_together`: see Submit.
 
         Raises:  Unavailable: the model is not serving.  SharedMemoryExhausted: no room for the inputs.
         """
@@ -132,6 +133,7 @@ class Dispatcher:
             is_cold=is_cold,
             client=client,
             playback=playback,
+            num_together=num_together,
         )
         try:
             self._endpoint.send(CONDUCTOR, submit)

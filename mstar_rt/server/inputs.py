@@ -21,7 +21,7 @@ CONTEXT_TENSORS = {"actions": "context_actions", "states": "context_states", "ex
 @dataclass
 class TaskInput:
     """What a client gives to one task. `batched`: actions came as [B, H, A], so answers keep the
-    dimension B. `playback`: somebody listens to an output while it is made.
+    dimension B. `playback`: somebody listens to an output while it is made. `num_together`: see Submit.
     """
 
     task: str
@@ -29,6 +29,7 @@ class TaskInput:
     params: dict[str, ParamValue] = field(default_factory=dict)
     batched: bool = True
     playback: Playback | None = None
+    num_together: int = 1
 
 
 async def encode_input(request: world_model_pb2.EncodeRequest) -> TaskInput:

@@ -109,6 +109,7 @@ class TaskRunner:
             deadline_ns=serving.deadline_ns,
             client=serving.client,
             playback=given.playback,
+            num_together=given.num_together,
         )
 
 

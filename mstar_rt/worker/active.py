@@ -109,6 +109,7 @@ class ActiveWalk:
         time.queue_us += queue_us
         time.run_us += duration_ns / 1e3
         time.batched_with += num_others
+        time.batched_own += num_own - 1
         position, marks = (index, iteration), self.marks
         if len(marks) < MAX_MARKS and (not marks or marks[-1][0] != position):  # else a later part of the same call
             marks.append((position, self.ran_ns, self.sure_ns))

@@ -95,8 +95,8 @@ class Pace:
 class _Seen:
     """What walks needed from one position on. `num` of them were no warm-ups, as far as that matters.
 
-    What is usual follows up quickly and down slowly, and a single outlier counts as twice the usual at most; what is
-    least follows down at once and up slowly. Of warm-ups alone the quickest counts, and the first other walk instead.
+    What is usual follows up quickly and down slowly; what is least follows down at once and up slowly. A single outlier
+    counts as twice what was known at most. Of warm-ups alone the quickest counts, and the first other walk instead.
     """
 
     __slots__ = ("least_ns", "num", "usual_ns")
@@ -122,7 +122,7 @@ class _Seen:
         if sure_now_ns < least_ns:
             self.least_ns = sure_now_ns
         else:
-            self.least_ns += (sure_now_ns - least_ns) >> _FALL
+            self.least_ns += min(sure_now_ns - least_ns, least_ns) >> _FALL
 
 
 class RemainingTime:

@@ -43,8 +43,8 @@ def done(rank: int = 0, wait_us: float = 0.0, **times: NodeTime) -> WalkDone:
 
 
 def note(costs: TaskCosts, run_us: float, now_ns: int = 0, num_steps: int = 1, batched_with: int = 0,
-         wait_us: float = 0.0) -> None:  # fmt: skip
-    part = done(wait_us=wait_us, see=NodeTime(num_steps, 0.0, run_us, batched_with))
+         wait_us: float = 0.0, batched_own: int = 0) -> None:  # fmt: skip
+    part = done(wait_us=wait_us, see=NodeTime(num_steps, 0.0, run_us, batched_with, batched_own))
     costs.note(costs.kind({}), [("look", part)], now_ns)
 
 
@@ -74,6 +74,15 @@ def test_a_share_of_each_step_counts_for_so_many_or_more_and_all_of_it_for_one()
     assert [cost_us(costs, num) for num in (1, 2, 4, 9)] == pytest.approx([1000.0, 500.0, 250.0, 250.0])
     note(costs, 600.0)
     assert [cost_us(costs, num) for num in (1, 2, 4, 9)] == pytest.approx([600.0, 500.0, 250.0, 250.0])
+
+
+def test_a_step_with_several_units_of_a_request_counts_once() -> None:
+    costs = costs_of()
+    note(costs, 2 * 600.0, num_steps=2, batched_own=2, wait_us=100.0)  # two branches in one step
+    assert cost_us(costs) == pytest.approx(700.0)
+    for _ in range(ENOUGH):
+        note(costs, 2 * 1000.0, num_steps=2, batched_own=2, batched_with=12, wait_us=100.0)  # and of three others
+    assert [cost_us(costs, num) for num in (1, 2, 4)] == pytest.approx([700.0, 550.0, 275.0])
 
 
 def test_shares_count_where_there_are_enough_of_them_the_largest_and_not_too_old() -> None:

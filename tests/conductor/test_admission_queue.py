@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from admission_rig import MS, AdmissionRig
 
 from mstar_rt.conductor.admission_queue import RequestQueues
+from mstar_rt.config import PlacementRule
 from mstar_rt.errors import ResourceExhausted
 from mstar_rt.message import CancelRequest, RequestFailed
 
@@ -99,6 +100,45 @@ def test_what_control_sessions_take_is_not_left_for_plans() -> None:
     for _ in range(2):
         assert not isinstance(look(rig, 250), RequestFailed)
     assert "leave 34% of the rank" in refused(look(rig, 250)).message
+
+
+def shared(rig: AdmissionRig, num: int, step_ms: float) -> None:
+    """A call of so many in one step has run."""
+    looks = [look(rig, num_together=num) for _ in range(num)]
+    for each in looks:
+        rig.finish(each, {**MS, "see": step_ms / num}, batch=num)
+
+
+def test_requests_of_one_call_count_as_a_batch_once_batches_were_measured() -> None:
+    rig = warm()
+    assert [isinstance(look(rig, 250, num_together=4), RequestFailed) for _ in range(4)] == [False] * 3 + [True], (
+        "nobody knows yet that they share anything: one after the other"
+    )
+    rig = warm()
+    shared(rig, 4, step_ms=160.0)
+    assert not any(isinstance(look(rig, 130, num_together=4), RequestFailed) for _ in range(4))
+    assert "would begin in 0.16 s" in refused(look(rig, 130)).message, "of another call, as it comes after all of them"
+
+
+def test_another_number_counts_as_what_more_of_them_took_at_most() -> None:
+    rig = warm()
+    shared(rig, 4, step_ms=150.0)
+    for _ in range(2):
+        look(rig, 90, num_together=3)
+    assert "would begin in 0.1 s" in refused(look(rig, 90, num_together=3)).message, "a step of three: 150 ms at most"
+    rig = warm()
+    shared(rig, 4, step_ms=160.0)
+    assert [isinstance(look(rig, 250, num_together=8), RequestFailed) for _ in range(8)] == [False] * 7 + [True]
+
+
+def test_replicas_share_the_requests_of_a_call_out() -> None:
+    rig = warm(rules=(PlacementRule("m"), PlacementRule("m", ("see",), (0, 1))))
+    for replica in range(2):
+        for _ in range(3):
+            rig.run("look", {**MS, "see": 37.5}, batch=4, warmup_on=[replica])
+    answers = [look(rig, 90, num_together=6) for _ in range(6)]
+    assert [isinstance(answer, RequestFailed) for answer in answers] == [False] * 4 + [True] * 2
+    assert "would begin in 0.1 s" in refused(answers[4]).message, "three of them on each"
 
 
 def test_limits_of_a_connection() -> None:

@@ -174,6 +174,17 @@ def test_requests_at_different_iterations_share_steps() -> None:
     assert [y[0] for y in rig.emitted["b"]] == [11, 12, 13]
 
 
+def test_units_of_a_request_and_of_others_in_its_steps_are_counted_apart() -> None:
+    rig = Rig()
+    for request in ("a", "b", "c"):
+        rig.start(request, [0.0], "twice")
+    rig.run()
+    done = rig.ends["b"]
+    assert isinstance(done, WalkDone)
+    times = [(each.num_steps, each.batched_with, each.batched_own) for each in done.node_times.values()]
+    assert times == [(1, 4, 1), (1, 4, 1)]
+
+
 @pytest.mark.parametrize("walk", ["count", "remember"])
 def test_coalesced_equals_alone(walk: str) -> None:
     generator = np.random.default_rng(0)
