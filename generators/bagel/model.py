@@ -9,10 +9,13 @@ from typing import Any
 
 from generators.bagel.config import BagelConfig, read_config
 from generators.bagel.options import MAX_DENOISE_STEPS
+from generators.bagel.room import num_read
 from generators.bagel.tasks import all_tasks
+from generators.bagel.tokens import BagelTokens
 from generators.bagel.walks import CACHE, MAIN, WITHOUT_IMAGE, WITHOUT_TEXT, build_graph
 from generators.llama.model import PAGE_TOKENS
 from generators.llama.options import check_known, max_sequence_tokens
+from generators.llama.room import check_room, most_tokens
 from mstar_rt.errors import ConfigError, nearest
 from mstar_rt.model import ChatSpec, GenerationSpec, ImageSpec, KVSpec, ServedModel
 
@@ -33,14 +36,15 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
         options: `checkpoint`, in place of a folder, names weights that come with this package: "shapes".
             `max_sequence_tokens` is the longest context; a worker needs cache for at least one. `think_prompt`: the
             text that asks for a plan before an image is drawn, in place of the checkpoint's; "": no plans.
-    Raises:  ConfigError: an unknown or contradictory option, no such folder, or another kind of model.
+    Raises:  ConfigError: an unknown or contradictory option, no such folder, or another kind of model; contexts too
+                 short for any request of some task.
     """
     check_known(name, options, OPTIONS)
     config = config_of(name, checkpoint, options)
     language = config.language
     longest = max_sequence_tokens(name, options, language.max_positions, USUAL_MAX_SEQUENCE_TOKENS)
     thinks = bool(config.think_prompt)
-    return ServedModel(
+    model = ServedModel(
         name=name,
         family="bagel",
         doc=f"BAGEL ({config.name}): texts and images to texts and images",
@@ -68,6 +72,16 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
             ),
         ),
     )  # fmt: skip
+    _check_room(model, config)
+    return model
+
+
+def _check_room(model: ServedModel, config: BagelConfig) -> None:
+    def exactly() -> dict[str, int]:
+        tokens = BagelTokens(folder_of(model.name, model.checkpoint, model.options), config.language.vocab_size)
+        return num_read(config, lambda text: len(tokens.encode(text, has_begin=False)))
+
+    check_room(model, num_read(config, most_tokens), exactly, {"think_and_draw": "think_prompt"})
 
 
 def config_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> BagelConfig:

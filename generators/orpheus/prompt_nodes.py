@@ -7,7 +7,7 @@ import torch
 from generators.llama.chat_nodes import check_length
 from generators.llama.tokenizer import LlamaTokenizer
 from generators.orpheus.codec_nodes import nothing_heard
-from generators.orpheus.config import Vocabulary
+from generators.orpheus.config import Vocabulary, spoken
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import NodeCall, NodeResult, OneByOne
 from mstar_rt.model.conversation import read_text
@@ -35,9 +35,9 @@ class Prompt(OneByOne):
             raise InvalidArgument(
                 f"the text has {forged[0]!r} in it, which this model does not read as text: take it out"
             )
-        said = f"{voice}: {text}" if voice else text
         words = self._vocabulary
-        return [*words.prompt_start, *self._tokenizer.encode(said, has_begin=True), *words.prompt_end]
+        said = self._tokenizer.encode(spoken(text, voice), has_begin=True)
+        return [*words.prompt_start, *said, *words.prompt_end]
 
 
 class Finish(OneByOne):

@@ -133,6 +133,11 @@ def test_what_is_refused(folder: Path) -> None:
     ):
         with pytest.raises(InvalidArgument, match=message.replace("|", r"\|")):
             driver.run_one("chat", tensors, **options)
+    assert driver.num_pages_held == 0
+
+
+def test_the_shortest_sequences_that_are_let_in_have_room_for_a_warm_up(folder: Path) -> None:
+    driver = drive(declare("tiny", str(folder), {"max_sequence_tokens": 25}))
     warm = driver.run_one("chat", {"conversation": torch.zeros(1, dtype=torch.uint8)}, max_tokens=4, ignore_end=True)
     assert len(tokens(warm)) == 4
     assert driver.num_pages_held == 0
@@ -186,6 +191,11 @@ def test_options_of_a_deployment(folder: Path) -> None:
         (str(folder), {"checkpoint": "smollm2"}, "both a checkpoint and the option"),
         ("", {"checkpoint": "smolm2"}, "did you mean 'smollm2'"),
         (str(folder), {"max_sequence_tokens": 257}, "from 2 to 256"),
+        (
+            str(folder),
+            {"max_sequence_tokens": 24},
+            "is 24, but the shortest request of task 'chat' takes 25: set it to",
+        ),
         (str(folder), {"temperature": 1}, "has no option 'temperature'"),
         (str(folder / "none"), {}, "there is no .*config.json"),
     ):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
+from generators.bagel import model as bagel_model
 from generators.bagel.model import declare
 from generators.bagel.tokens import BagelTokens
 from mstar_rt.cli import main
-from mstar_rt.config import PlacementRule
-from mstar_rt.errors import ConfigError
+from mstar_rt.config import PlacementRule, WorkerConfig
+from mstar_rt.errors import ConfigError, InvalidArgument
+from mstar_rt.model import ServedModel
+from mstar_rt.model.generation import warm_up_options
 from mstar_rt.placement import PlacedModel, place
 from mstar_rt.registry import load_declare
+from mstar_rt.server.warmup import zeros
+from mstar_rt.worker.loaded import load_model
 from tests.models import bagel_tiny
+from tests.models.walk_driver import WalkDriver
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,51 @@ def test_options_of_a_deployment(folder: Path, checkpoint: str, options: dict[st
         declare("tiny", str(folder.parent / checkpoint) if checkpoint else "", options)
 
 
+LONG_PROMPT = "Think of what it is. " * 12
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "least", "advice"),
+    [
+        ({"think_prompt": ""}, "edit_image", 26, ""),
+        ({"think_prompt": LONG_PROMPT}, "think_and_draw", 226, ", or shorten 'think_prompt'"),
+    ],
+)
+def test_contexts_too_short_for_any_request_are_refused_by_check_without_weights(
+    folder: Path, options: dict[str, Any], task: str, least: int, advice: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for file in folder.glob("*.json"):
+        shutil.copy(file, tmp_path)
+    model = {"name": "tiny", "family": "bagel", "checkpoint": str(tmp_path)}
+    deployment = {"name": "t", "models": [model], "workers": [{"rank": 0}]}
+    for longest, status in ((least, 0), (least - 1, 2)):
+        model["options"] = {**options, "max_sequence_tokens": longest}  # type: ignore[assignment]
+        (tmp_path / "deployment.yaml").write_text(yaml.safe_dump(deployment))
+        assert main(["check", str(tmp_path / "deployment.yaml")]) == status
+    assert (
+        f"'max_sequence_tokens' is {least - 1}, but the shortest request of task {task!r} takes {least}: set it to at "
+        f"least {least}{advice}"
+    ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("prompt", "least"), [("", 26), (LONG_PROMPT, 226)])
+def test_what_check_lets_in_can_warm_up_and_no_less(
+    folder: Path, prompt: str, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bagel_model, "check_room", lambda *_: None)
+    _warm_up(declare("tiny", str(folder), {"think_prompt": prompt, "max_sequence_tokens": least}))
+    with pytest.raises(InvalidArgument):
+        _warm_up(declare("tiny", str(folder), {"think_prompt": prompt, "max_sequence_tokens": least - 1}))
+
+
+def _warm_up(model: ServedModel) -> None:
+    driver = WalkDriver(load_model(model, WorkerConfig(rank=0, kv_memory_mb=4)))
+    for task in model.tasks:
+        tensors = {name: torch.from_numpy(each) for name, each in zeros(task).items()}
+        driver.run_one(task.name, tensors, **warm_up_options(model, task))
+
+
 def test_a_tokenizer_without_the_tokens_of_images_is_refused(folder: Path, tmp_path: Path) -> None:
     words = bagel_tiny.tokenizer().to_str().replace("<|vision_end|>", "<|vision_out|>")
     (tmp_path / "tokenizer.json").write_text(words)
@@ -104,5 +158,5 @@ def test_branches_and_every_other_node_may_be_on_ranks_of_their_own(folder: Path
 
 
 def test_declaring_needs_no_torch(folder: Path) -> None:
-    script = f"import sys; from generators.bagel.model import declare; declare('t', {str(folder)!r}, {{}}); sys.exit('torch' in sys.modules)"
+    script = f"import sys; from generators.bagel.model import declare; declare('t', {str(folder)!r}, {{'max_sequence_tokens': 30}}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], timeout=100).returncode == 0

@@ -170,6 +170,7 @@ def test_what_is_not_utf8(driver: WalkDriver) -> None:
         ({"max_chunk_frame": 3}, "did you mean"),
         ({"codec": 3}, "expected a folder"),
         ({"codec": "nowhere"}, "nowhere"),
+        ({"max_sequence_tokens": 41}, "is 41, but the shortest request of task 'speech' takes 42: set it to"),
     ],
 )
 def test_options_that_are_refused(folder: Path, options: dict[str, Any], said: str) -> None:
