@@ -111,14 +111,14 @@ def _parser() -> argparse.ArgumentParser:
     say.add_argument("--speed", type=float, help="1: normal")
     _add_generator_arguments(say, _say)
 
-    draw = commands.add_parser("draw", help="let a model of a running server make an image, to a PNG file")
+    draw = commands.add_parser("draw", help="let a model of a running server make an image, to a PNG or JPEG file")
     draw.add_argument("text", help="what is to be seen, or with --image what is to be changed")
-    draw.add_argument("--out", required=True, help="the PNG file to write")
+    draw.add_argument("--out", required=True, help="the file to write, .png, .jpg or .jpeg")
     draw.add_argument("--image", help="a PNG or JPEG file to be edited")
     draw.add_argument("--size", help="WIDTHxHEIGHT in pixels, the model's default if not given")
     draw.add_argument("--num", type=int, help="several images, with seeds one after the other; to F, F-1, F-2 ...")
     draw.add_argument("--steps", type=int, help="denoise steps, the model's default if not given")
-    draw.add_argument("--think", action="store_true", help="let the model write a plan first")
+    draw.add_argument("--think", action="store_true", help="let the model write a plan first, which is printed")
     _add_generator_arguments(draw, _draw)
 
     demo = commands.add_parser(

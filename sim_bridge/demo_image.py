@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mstar_rt.client import Client, ImageProgress, ImageResult, connect
-from mstar_rt.connection_arguments import add_connection_arguments, connection
 from mstar_rt.errors import InvalidArgument, Unavailable
+from sim_bridge.demo_arguments import generator_arguments, server_access
 from sim_bridge.server_process import GIVEN_TIMEOUT_S, served_or_given
 from sim_bridge.shapes import SIDE_PX, Scene, caption, judge, read_caption
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
-    access = {} if args.address is None else connection(args)
+    access = server_access(args)
     with served_or_given(CONFIG, args.address, args.model, access) as address, connect(address, **access) as client:
         client.wait_until_serving(GIVEN_TIMEOUT_S, args.model)  # connects: what follows is timed
         summary = _draw(client, args, output)
@@ -96,11 +96,5 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--edit", help='then change it, e.g. "make it blue"')
     parser.add_argument("--think", action="store_true", help="let the model plan in words first")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal pictures")
-    parser.add_argument("--address", help="use the server at host:port instead of starting one")
-    add_connection_arguments(parser)
-    parser.add_argument("--model", default=MODEL, help="a model of that server that draws")
     parser.add_argument("--output", default="out/demo/image", help="folder for image.png and summary.json")
-    args = parser.parse_args(argv)
-    if args.address is None and args.model != MODEL:
-        raise InvalidArgument(f"--model is {args.model}, but without --address the demo serves {MODEL!r}")
-    return args
+    return generator_arguments(parser, argv, MODEL, "draws", ("prompt", "edit"))

@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import InvalidArgument
 from sim_bridge.dashboard import Dashboard
+from sim_bridge.demo_arguments import add_server_arguments, server_access
 from sim_bridge.episode import EpisodeResult, EpisodeSettings, random_success_rate
 from sim_bridge.fleet import run_fleet
 from sim_bridge.recorder import VideoRecorder, plot_latencies, tile
@@ -40,13 +41,14 @@ PLANNER: dict[TaskKind, dict[str, Any]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    access = server_access(args)
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
     random_rates: dict[str, float] = {
         kind: random_success_rate(kind, _seeds(args, NUM_RANDOM_EPISODES)) for kind in TASK_KINDS
     }
-    with served_or_given(CONFIG, args.address, MODEL) as address:
-        results = _run(args, address)
+    with served_or_given(CONFIG, args.address, MODEL, access) as address:
+        results = _run(args, address, access)
     summary = summarize(results, random_rates)
     summary["settings"] = {
         "num_robots": args.robots,
@@ -65,7 +67,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--episodes", type=int, default=10, help="episodes of each task")
     parser.add_argument("--control-hz", type=float, default=1.0, help="control rate of each robot")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="seed of the first episode of each task")
-    parser.add_argument("--address", help="use the server at host:port instead of starting one")
+    add_server_arguments(parser)
     parser.add_argument("--output", default="out/demo/planner", help="folder for summary.json, video and plot")
     args = parser.parse_args(argv)
     for name in ("robots", "episodes"):
@@ -82,7 +84,7 @@ def _seeds(args: argparse.Namespace, count: int) -> range:
     return range(args.seed, args.seed + count)
 
 
-def _run(args: argparse.Namespace, address: str) -> list[EpisodeResult]:
+def _run(args: argparse.Namespace, address: str, access: Mapping[str, str]) -> list[EpisodeResult]:
     episodes: list[tuple[TaskKind, int, EpisodeSettings]] = []
     num_plans = 0
     for kind in TASK_KINDS:
@@ -92,7 +94,7 @@ def _run(args: argparse.Namespace, address: str) -> list[EpisodeResult]:
             episodes.append((kind, seed, settings))
             num_plans += sample_task(kind, seed).num_steps
     with Dashboard(num_plans, len(episodes)) as dashboard:
-        return asyncio.run(run_fleet(address, episodes, args.robots, dashboard.on_plan, dashboard.on_episode))
+        return asyncio.run(run_fleet(address, episodes, args.robots, dashboard.on_plan, dashboard.on_episode, access))
 
 
 def _write(output: Path, summary: dict[str, Any], results: Sequence[EpisodeResult], period_ms: float) -> None:

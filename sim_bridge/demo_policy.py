@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mstar_rt.errors import InvalidArgument
+from sim_bridge.demo_arguments import add_server_arguments, server_access
 from sim_bridge.instruction_tasks import TASKS
 from sim_bridge.policy_baselines import expert_success_rate, random_success_rate
 from sim_bridge.policy_dashboard import PolicyDashboard
@@ -34,13 +35,18 @@ MODES = ("off", "prefix", "guided", "guided_identity", "temporal_ensemble")
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    access = server_access(args)
+    if "tls_ca_file" in access and any(args.delays_ms):
+        raise InvalidArgument(
+            "--delays-ms adds delay by a relay on 127.0.0.1, where a TLS certificate of the server is not known: give 0"
+        )
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
     episodes = _episodes(args)
     settings = [_setting(args, mode, delay_ms) for delay_ms in args.delays_ms for mode in args.chunking]
-    with served_or_given(CONFIG, args.address, MODEL) as address:
+    with served_or_given(CONFIG, args.address, MODEL, access) as address:
         baselines = {"expert": expert_success_rate(episodes), "random": random_success_rate(episodes)}
-        runs, rows = asyncio.run(_run(address, settings, episodes))
+        runs, rows = asyncio.run(_run(address, access, settings, episodes))
     summary = {"success_of_baselines": baselines, "first_seed": args.seed, "settings": rows}
     (output / "summary.json").write_text(json.dumps(summary, indent=1))
     _record(output, runs)
@@ -57,7 +63,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--chunking", nargs="+", choices=MODES, default=["off", CONTINUED])
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="seed of the first episode of each setting")
-    parser.add_argument("--address", help="use the server at host:port instead of starting one")
+    add_server_arguments(parser)
     parser.add_argument("--output", default="out/demo/policy", help="folder for summary.json, video and plot")
     args = parser.parse_args(argv)
     for name in ("robots", "episodes", "replan_every"):
@@ -88,14 +94,14 @@ def _setting(args: argparse.Namespace, mode: str, delay_ms: float) -> PolicySett
 
 
 async def _run(
-    address: str, settings: Sequence[PolicySetting], episodes: Sequence[tuple[str, int]]
+    address: str, access: Mapping[str, str], settings: Sequence[PolicySetting], episodes: Sequence[tuple[str, int]]
 ) -> tuple[list[FleetRun], list[dict[str, Any]]]:
     """Each setting's run, and its row of the table."""
     runs, rows = [], []
     with PolicyDashboard(len(settings)) as dashboard:
         for setting in settings:
             dashboard.on_start(setting.name)
-            run = await run_setting(address, setting, episodes, dashboard.on_episode)
+            run = await run_setting(address, setting, episodes, dashboard.on_episode, access)
             runs.append(run)
             rows.append(summarize_run(run))
             dashboard.on_setting(rows[-1])

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mstar_rt.client import AudioPiece, Speech, SpeechStream, connect
-from mstar_rt.connection_arguments import add_connection_arguments, connection
-from mstar_rt.errors import InvalidArgument, Unavailable
+from mstar_rt.errors import Unavailable
+from sim_bridge.demo_arguments import generator_arguments, server_access
 from sim_bridge.server_process import GIVEN_TIMEOUT_S, served_or_given
 
 CONFIG = Path(__file__).parents[1] / "configs" / "voice.yaml"
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
     options = {name: getattr(args, name) for name in ("voice", "speed", "seed") if getattr(args, name) is not None}
-    access = {} if args.address is None else connection(args)
+    access = server_access(args)
     with served_or_given(CONFIG, args.address, args.model, access) as address, connect(address, **access) as client:
         client.wait_until_serving(GIVEN_TIMEOUT_S, args.model)  # connects: what follows is timed
         speech, figures = listen(client.speak(args.model, args.text, **options), time.perf_counter)
@@ -67,14 +67,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--voice", help="one of the model's, see docs/speech.md")
     parser.add_argument("--speed", type=float, help="1: normal, 0.5 to 2")
     parser.add_argument("--seed", type=int, help="equal seeds give equal sound")
-    parser.add_argument("--address", help="use the server at host:port instead of starting one")
-    add_connection_arguments(parser)
-    parser.add_argument("--model", default=MODEL, help="a model of that server that speaks")
     parser.add_argument("--output", default="out/demo/speech", help="folder for speech.wav and summary.json")
-    args = parser.parse_args(argv)
-    if args.address is None and args.model != MODEL:
-        raise InvalidArgument(f"--model is {args.model}, but without --address the demo serves {MODEL!r}")
-    return args
+    return generator_arguments(parser, argv, MODEL, "speaks", ("text",))
 
 
 def listen(stream: SpeechStream, now_s: Callable[[], float]) -> tuple[Speech, Figures]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mstar_rt.client import connect_async
 from sim_bridge.episode import EpisodeResult, EpisodeSettings, run_episode
@@ -16,12 +16,14 @@ async def run_fleet(
     num_robots: int,
     on_plan: Callable[[EpisodeResult], None],
     on_episode: Callable[[EpisodeResult], None],
+    access: Mapping[str, str] | None = None,
 ) -> list[EpisodeResult]:
-    """Run all episodes (kind, seed, settings) on `num_robots` robots; results in the order of `episodes`."""
+    """Run all episodes (kind, seed, settings) on `num_robots` robots; results in the order of `episodes`. `access` is
+    what `connect` takes beside the address."""
     waiting = list(enumerate(episodes))[::-1]
     results: list[EpisodeResult | None] = [None] * len(episodes)
 
-    async with connect_async(address) as client:
+    async with connect_async(address, **(access or {})) as client:
 
         async def robot() -> None:
             while waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mstar_rt.client import connect_async
@@ -50,9 +50,10 @@ async def run_setting(
     setting: PolicySetting,
     episodes: Sequence[tuple[str, int]],
     on_episode: Callable[[PolicyEpisode], None] = lambda episode: None,
+    access: Mapping[str, str] | None = None,
 ) -> FleetRun:
     """Drive episodes (task, seed) in real time. A session that ends for good ends its episode, which says why; the
-    robot then opens another one.
+    robot then opens another one. `access` is what `connect` takes beside the address.
 
     Raises:  MstarError: a session cannot be opened.
     """
@@ -62,7 +63,7 @@ async def run_setting(
         if setting.added_delay_s > 0:
             link = await stack.enter_async_context(DelayedLink(address, setting.added_delay_s))
             address = link.address
-        client = await stack.enter_async_context(connect_async(address))
+        client = await stack.enter_async_context(connect_async(address, **(access or {})))
 
         def session(instruction: str) -> AsyncControlSession:
             return client.control(

@@ -69,6 +69,8 @@ def samples_of(text: str) -> np.ndarray:
 def test_chat(talker_client: Client, talking: ToyRuntime) -> None:
     stream = talker_client.chat("talker", "hi", seed=7, max_tokens=20, temperature=0, criticality="planning")
     assert stream.text() == "1 turns, seed 7: hi"
+    with pytest.raises(FailedPrecondition, match=r"a stream is read once, .* or call again"):
+        stream.text()
     done = stream.done
     assert done is not None
     assert (done.reason, done.num_input_tokens, done.num_output_tokens) == ("end", 2, 19)
@@ -91,6 +93,8 @@ def test_speak(talker_client: Client, tmp_path: Path, encoding: str, tolerance: 
     stream = talker_client.speak("talker", TEXT, voice="bob", speed=1.5, encoding=encoding, playback_buffer_s=0.2)
     pieces = list(stream)
     assert [piece.first_sample for piece in pieces] == [0, CHUNK_SAMPLES, 2 * CHUNK_SAMPLES]
+    with pytest.raises(FailedPrecondition, match="read once"):
+        stream.collect()
     assert stream.done is not None
     assert stream.done.num_samples == 3 * CHUNK_SAMPLES
     speech = talker_client.speak("talker", TEXT, encoding=encoding).collect()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,10 @@ from toy_runtime import ToyRuntime
 
 from mstar_rt.cli import main
 from mstar_rt.client import Client, ImageProgress, ImageResult, connect, connect_async
+from mstar_rt.client.generation import command
 from mstar_rt.client.generation.png_file import png_file
-from mstar_rt.errors import InvalidArgument, MstarError, NotFound, Unavailable
+from mstar_rt.client.generation.results import GenerationDone, ImagePiece, TextPiece
+from mstar_rt.errors import FailedPrecondition, InvalidArgument, MstarError, NotFound, Unavailable
 from mstar_rt.message import CancelRequest, Submit
 
 GIVEN = np.random.default_rng(3).integers(0, 256, (40, 24, 3), np.uint8)
@@ -144,6 +148,8 @@ def test_the_same_with_asyncio(painting: ToyRuntime) -> None:
             assert drawn.done is not None
             steps = [piece async for piece in client.draw("painter", PROMPT) if isinstance(piece, ImageProgress)]
             assert len(steps) == NUM_STEPS
+            with pytest.raises(FailedPrecondition, match=r"a stream is read once, .* or call again"):
+                await drawn.images()
             with pytest.raises(InvalidArgument, match="height"):
                 await client.draw("painter", PROMPT, height=3).images()
 
@@ -165,6 +171,8 @@ def test_leaving_the_loop_takes_all_images_back(painter_client: Client, painting
     painting.wait_for(CancelRequest, 3)
     with pytest.raises(MstarError):
         list(pieces)
+    with pytest.raises(FailedPrecondition, match="read once"):
+        waiting.images()
     painting.wait_until_nothing_is_held()
 
 
@@ -215,6 +223,10 @@ def test_what_is_no_image_is_not_sent(alone: Client, image: Any) -> None:
 def test_a_task_of_another_kind_is_told_apart(painter_client: Client) -> None:
     with pytest.raises(InvalidArgument, match="gives progress, not text: ask for it by draw or edit_image"):
         painter_client.chat("painter", PROMPT, task="text_to_image").text()
+    with pytest.raises(
+        InvalidArgument, match=r"'chat' makes no images .* text_to_image or think_and_draw or edit_image"
+    ):
+        painter_client.draw("painter", PROMPT, task="chat").images()
 
 
 def test_what_the_server_does_not_know_it_refuses(painter_client: Client) -> None:
@@ -232,7 +244,7 @@ def test_mstar_rt_draw(painting: ToyRuntime, capsys: pytest.CaptureFixture[str],
     out = tmp_path / "barn.png"
     to = ["--out", str(out), "--address", painting.address, "--seed", "3"]
     assert main(["draw", PROMPT, "--size", "40x24", "--steps", "2", "--think", *to]) == 0
-    assert capsys.readouterr().out == f"{out}: 40x24, seed 3\n"
+    assert capsys.readouterr().out == f"{PLAN}\n{out}: 40x24, seed 3\n"
     assert read(out).shape == (24, 40, 3)
     params = last_params(painting)
     assert (params["height"], params["width"], params["num_denoise_steps"]) == (24, 40, 2)
@@ -240,6 +252,35 @@ def test_mstar_rt_draw(painting: ToyRuntime, capsys: pytest.CaptureFixture[str],
     assert main(["draw", PROMPT, "--image", str(out), "--num", "2", "--model", "painter", *to]) == 0
     assert capsys.readouterr().out == f"{out}: 40x24, seed 3\n{tmp_path / 'barn-1.png'}: 40x24, seed 4\n"
     assert painting.seen(Submit)[-1].task == "edit_image"
+    jpeg = str(tmp_path / "barn.JPG")
+    assert main(["draw", PROMPT, "--size", "40x24", *to, "--out", jpeg]) == 0
+    assert Path(jpeg).read_bytes().startswith(b"\xff\xd8\xff")
+    assert read(Path(jpeg)).shape == (24, 40, 3)
+
+
+def test_red_is_red_in_a_jpeg_file(tmp_path: Path) -> None:
+    image = np.full((24, 40, 3), (200, 40, 10), np.uint8)
+    command._save(ImageResult(image, 0), str(tmp_path / "red.jpeg"))
+    np.testing.assert_allclose(read(tmp_path / "red.jpeg").astype(int), image, atol=3)
+
+
+def test_plans_of_several_images_are_not_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stream:
+        done: GenerationDone | None = None
+
+        def __iter__(self) -> Iterator[ImagePiece]:
+            for index, text in ((0, "sky"), (1, "sea"), (0, " first"), (1, " last")):
+                yield TextPiece(text, 1, True, index)
+                written.append(capsys.readouterr().out)
+            yield ImageResult(GIVEN, 5, 1)
+            yield ImageResult(GIVEN, 4, 0)
+            self.done = GenerationDone("end", 0, 0, 0, None, "")  # type: ignore[arg-type]
+
+    written: list[str] = []
+    images, plans = command._read_images(Stream(), sys.stdout)  # type: ignore[arg-type]
+    assert written == ["sky", "", " first", ""]
+    assert plans == {0: "", 1: "sea last"}
+    assert [image.seed for image in images] == [4, 5]
 
 
 def test_mstar_rt_chat_about_a_file(painting: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -256,10 +297,33 @@ def test_what_the_commands_refuse(painting: ToyRuntime, capsys: pytest.CaptureFi
         (["--image", str(tmp_path / "none.png")], "none.png"),
         (["--num", "0"], "num_images is 0"),
         (["--out", str(tmp_path / "none" / "barn.png")], "whose folder does not exist"),
+        (["--out", str(tmp_path / "barn.gif")], "barn.gif, expected a name that ends in .png, .jpg or .jpeg"),
+        (["--out", str(tmp_path)], "expected a name that ends in .png"),
     ):
         assert main(["draw", PROMPT, *to, *arguments]) == 2
         assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+    assert not painting.seen(Submit)
+
+
+@pytest.mark.parametrize(("name", "command"), [("it.png", "draw"), ("it.wav", "say")])
+def test_a_file_that_cannot_be_written_is_refused_before_anybody_is_asked(
+    name: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    nobody = [command, PROMPT, "--address", "127.0.0.1:9", "--out"]
+    assert main([*nobody, str(tmp_path / "none" / name)]) == 2
+    assert "whose folder does not exist" in capsys.readouterr().err
+    file.mkdir()
+    assert main([*nobody, str(file)]) == 2
+    assert "which is a folder: name a file in it" in capsys.readouterr().err
+    file.rmdir()
+    for present in (tmp_path, file):  # the folder of a new file, and a file that is there
+        if present == file:
+            file.touch()
+        monkeypatch.setattr(os, "access", lambda path, mode, present=present: path != present)
+        assert main([*nobody, str(file)]) == 2
+        assert "which you may not write" in capsys.readouterr().err
 
 
 def test_without_a_model_for_it_the_command_says_so(runtime: ToyRuntime, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 
 from mstar_rt.cli import main
-from sim_bridge import demo, demo_policy
+from mstar_rt.errors import Unavailable
+from sim_bridge import demo, demo_planner, demo_policy, fleet, policy_fleet
 
 
 def _row(chunking: str, added_delay_ms: float, success_rate: float) -> dict[str, Any]:
@@ -46,6 +49,37 @@ def test_it_ends_with_0_only_if_the_robots_did_it(
 def test_values_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", *arguments]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("part", "robots"), [(demo_policy, policy_fleet), (demo_planner, fleet)])
+def test_a_server_that_asks_for_a_token_gets_it(
+    part: ModuleType, robots: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    used: list[Any] = []
+
+    def given(config: Path, address: str, model: str, access: Any) -> contextlib.nullcontext[str]:
+        used.append(access)
+        return contextlib.nullcontext(address)
+
+    def connect_async(address: str, **access: Any) -> NoReturn:
+        used.append(access)
+        raise Unavailable("nobody is there")
+
+    monkeypatch.setattr(part, "served_or_given", given)
+    monkeypatch.setattr(robots, "connect_async", connect_async)
+    for baseline in ("expert_success_rate", "random_success_rate"):
+        monkeypatch.setattr(part, baseline, lambda *_: 0.0, raising=False)
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    with pytest.raises(Unavailable, match="nobody"):
+        part.main(["--address", "robots:50051", "--token-file", str(token), "--output", str(tmp_path)])
+    assert used == [{"token": "secret"}] * 2
+
+
+def test_added_delay_and_tls_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "policy", "--address", "robots:50051", "--tls-ca-file", "ca.pem"]) == 2
+    assert "--delays-ms adds delay by a relay on 127.0.0.1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["polcy"], ["--output", "x", "policy"], ["--robots", "3"]])

@@ -1,9 +1,10 @@
-"""What `mstar-rt demo speech` says about what it heard, and what it refuses."""
+"""What `mstar-rt demo speech` says about what it heard, and what it and `mstar-rt demo image` refuse."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,3 +57,17 @@ def test_it_needs_no_simulator_and_refuses_a_model_that_it_does_not_serve(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["demo", "speech", "--model", "tara"]) == 2
     assert "--model is tara, but without --address the demo serves 'voice'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["speech", " "], "text"), (["image", ""], "prompt"), (["image", "a ring", "--edit", ""], "edit")],
+)
+def test_an_empty_text_is_refused_at_once(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["demo", *arguments, "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert f"the {name} is empty, expected at least a word" in said.err
+    assert said.out == ""
+    assert not (tmp_path / "out").exists()

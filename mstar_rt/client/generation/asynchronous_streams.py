@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import translated
 from mstar_rt.client.generation import messages, results
+from mstar_rt.client.generation.streams import READ_BEFORE
+from mstar_rt.errors import FailedPrecondition
 
 Piece = TypeVar("Piece")
 
@@ -19,9 +21,13 @@ class AsyncPieceStream(ABC, Generic[Piece]):
     def __init__(self, call: Any, connection: Connection) -> None:
         self._call = call
         self._connection = connection
+        self._was_read = False
         self.done: results.GenerationDone | None = None
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
+        if self._was_read:
+            raise FailedPrecondition(READ_BEFORE)
+        self._was_read = True
         read = self._reader()
         try:
             with translated(self._connection.address):

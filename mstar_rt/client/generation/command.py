@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
 from typing import TextIO
 
 from mstar_rt.client.blocking import Client, connect
+from mstar_rt.client.generation import messages, results
+from mstar_rt.client.generation.streams import ImageStream
 from mstar_rt.connection_arguments import connection
 from mstar_rt.errors import InvalidArgument, NotFound
 
 PROMPT = "> "
+JPEG_SUFFIXES = (".jpg", ".jpeg")
 
 
 def chat(args: argparse.Namespace, out: TextIO | None = None) -> int:
@@ -38,8 +42,9 @@ def chat(args: argparse.Namespace, out: TextIO | None = None) -> int:
 def say(args: argparse.Namespace, out: TextIO | None = None) -> int:
     """`args.text` as a WAV file.
 
-    Raises:  what the server refuses it with.
+    Raises:  InvalidArgument: the file cannot be written; what the server refuses it with.
     """
+    _check_out(Path(args.out))
     options = {"voice": args.voice, "speed": args.speed, "seed": args.seed}
     with connect(args.address, **connection(args)) as client:
         model = args.model or _only_model(client, "speech")
@@ -51,9 +56,9 @@ def say(args: argparse.Namespace, out: TextIO | None = None) -> int:
 
 
 def draw(args: argparse.Namespace, out: TextIO | None = None) -> int:
-    """An image of `args.text`, or `args.image` changed as it says, as PNG files.
+    """An image of `args.text`, or `args.image` changed as it says, as PNG or JPEG files.
 
-    Raises:  what the server refuses it with.
+    Raises:  InvalidArgument: the file cannot be written, or its name says neither; what the server refuses it with.
     """
     height, width = (None, None) if args.size is None else _size(args.size)
     options = {
@@ -62,20 +67,61 @@ def draw(args: argparse.Namespace, out: TextIO | None = None) -> int:
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     out = out or sys.stdout
-    if not Path(args.out).absolute().parent.is_dir():  # it is written at the end, when minutes would be lost
-        raise InvalidArgument(f"--out is {args.out}, whose folder does not exist: make it, or write somewhere else")
+    if Path(args.out).suffix.lower() not in (".png", *JPEG_SUFFIXES):
+        raise InvalidArgument(f"--out is {args.out}, expected a name that ends in .png, .jpg or .jpeg")
+    _check_out(Path(args.out))
     with connect(args.address, **connection(args)) as client:
         if args.image is None:
             stream = client.draw(args.model or _only_model(client, "text_to_image"), args.text, **given)
         else:
             model = args.model or _only_model(client, "edit_image")
             stream = client.edit_image(model, Path(args.image).read_bytes(), args.text, **given)
-        images = stream.images()
+        images, plans = _read_images(stream, out)
     for image in images:
         path = args.out if len(images) == 1 else _numbered(args.out, image.index)
-        image.save_png(path)
+        _save(image, path)
+        if image.index in plans:
+            print(plans[image.index], file=out)
         print(f"{path}: {image.image.shape[1]}x{image.image.shape[0]}, seed {image.seed}", file=out)
     return 0
+
+
+def _read_images(stream: ImageStream, out: TextIO) -> tuple[list[results.ImageResult], dict[int, str]]:
+    """All images, and what is left to print of their plans, by index: that of the first image is printed as it is
+    written, up to the end of its line. The others, which are written at the same time, would be mixed into it."""
+    pieces: list[results.ImagePiece] = []
+    plans: dict[int, str] = {}
+    for piece in stream:
+        pieces.append(piece)
+        if isinstance(piece, results.TextPiece):
+            now, later = (piece.text, "") if piece.image_index == 0 else ("", piece.text)
+            print(now, end="", file=out, flush=True)
+            plans[piece.image_index] = plans.get(piece.image_index, "") + later
+    return messages.all_images(pieces, stream.done), plans
+
+
+def _save(image: results.ImageResult, path: str) -> None:
+    if Path(path).suffix.lower() not in JPEG_SUFFIXES:
+        image.save_png(path)
+        return
+    import cv2  # here: a program with a client needs numpy and grpc only
+
+    _, file = cv2.imencode(".jpg", cv2.cvtColor(image.image, cv2.COLOR_RGB2BGR))  # in OpenCV's quality, 95
+    Path(path).write_bytes(file.tobytes())
+
+
+def _check_out(path: Path) -> None:
+    """Of a file that is written at the end, when minutes would be lost.
+
+    Raises:  InvalidArgument: it is a folder, its folder does not exist, one of the two cannot be written.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InvalidArgument(f"--out is {path}, whose folder does not exist: make it, or write somewhere else")
+    if path.is_dir():
+        raise InvalidArgument(f"--out is {path}, which is a folder: name a file in it")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InvalidArgument(f"--out is {path}, which you may not write: write somewhere else")
 
 
 def _size(text: str) -> tuple[int, int]:

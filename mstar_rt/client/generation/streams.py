@@ -9,20 +9,30 @@ from typing import Any, Generic, TypeVar
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.failures import translated
 from mstar_rt.client.generation import messages, results
+from mstar_rt.errors import FailedPrecondition
 
 Piece = TypeVar("Piece")
+
+READ_BEFORE = "a stream is read once, and this one was read before: keep what it gives in a list, or call again"
 
 
 class PieceStream(ABC, Generic[Piece]):
     """Iterate over what is made as it is made, once; leaving the loop early takes the request back. `done` says how it
-    ended, after the last piece."""
+    ended, after the last piece.
+
+    Raises:  FailedPrecondition: it was read before, to its end or not.
+    """
 
     def __init__(self, call: Any, connection: Connection) -> None:
         self._call = call
         self._connection = connection  # a call does not outlive its channel, whatever becomes of the client
+        self._was_read = False
         self.done: results.GenerationDone | None = None
 
     def __iter__(self) -> Iterator[Piece]:
+        if self._was_read:
+            raise FailedPrecondition(READ_BEFORE)
+        self._was_read = True
         read = self._reader()
         try:
             with translated(self._connection.address):
