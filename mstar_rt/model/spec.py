@@ -129,7 +129,7 @@ class ParamSpec:
         low, high = self.minimum, self.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             unit = f" {self.units}" if self.units else ""
-            bounds = f"{'-inf' if low is None else low:} to {'inf' if high is None else high}"
+            bounds = f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
             raise InvalidArgument(f"{label} is {value}, expected {bounds}{unit}")
         return value
 

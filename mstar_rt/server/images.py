@@ -1,5 +1,5 @@
-"""Images off the wire. Nothing is resized, rotated, converted or padded: what does not fit is
-refused.
+"""Images off the wire. Nothing is resized or padded: what does not fit is refused. A JPEG file is turned as its Exif
+orientation says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.protos import tensor_pb2
 from mstar_rt.protos.arrays import array_from_tensor, refuse_shared_memory
+from mstar_rt.server.exif import EXIF_START, UPRIGHT, orientation_of, turned, turned_size
 
 OFF_LOOP_BYTES = 32 << 10
 """Compressed images of more bytes are decoded on another thread (measured: 224x224 JPEG, 15 kB, 0.3 ms)."""
@@ -33,7 +34,7 @@ MAX_JPEG_STEPS = 4096
 """Segments and fill bytes before the frame header, of which files have some ten: megabytes of fill are no picture."""
 MAX_PNG_CHUNKS = 8192
 """Of 8 KiB each, as most encoders make them, they are longer than any message."""
-_JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_JPEG_START, _JPEG_END, _JPEG_APP1 = b"\xff\xd8\xff", b"\xff\xd9", 0xE1
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
@@ -80,11 +81,20 @@ def takes_long(images: Iterable[tensor_pb2.Image]) -> bool:
 
 
 def compressed_size(image: tensor_pb2.Image, data: bytes) -> tuple[int, int] | None:
-    """(height, width) as the header of the JPEG or PNG file `data` says; None: it is none, or it is cut off."""
+    """(height, width) of the decoded image, as the header of the JPEG or PNG file `data` says; None: it is none, or it
+    is cut off.
+    """
+    head = _head(image, data)
+    return None if head is None else turned_size(*head)
+
+
+def _head(image: tensor_pb2.Image, data: bytes) -> tuple[tuple[int, int], int] | None:
+    """(height, width) in the file, and the orientation."""
     if image.encoding == tensor_pb2.Image.ENCODING_JPEG:
-        return _jpeg_size(data)
+        return _jpeg_head(data)
     if image.encoding == tensor_pb2.Image.ENCODING_PNG:
-        return _png_size(data)
+        size = _png_size(data)
+        return None if size is None else (size, UPRIGHT)
     return None
 
 
@@ -134,10 +144,10 @@ def raw_image(image: tensor_pb2.Image, data: bytes | memoryview, name: str) -> n
 
 def _compressed(image: tensor_pb2.Image, data: bytes, name: str, kind: str) -> np.ndarray:
     """A header that tells of a large image is refused before any pixel is made."""
-    size = compressed_size(image, data)
-    if size is None:
+    head = _head(image, data)
+    if head is None:
         raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
-    height, width = size
+    height, width = turned_size(*head)
     if height * width > MAX_PIXELS:
         raise InvalidArgument(f"image {name!r} is {height} x {width}, at most {MAX_PIXELS} pixels are decoded")
     for label, declared, actual in (("height", image.height, height), ("width", image.width, width)):
@@ -145,13 +155,14 @@ def _compressed(image: tensor_pb2.Image, data: bytes, name: str, kind: str) -> n
             raise InvalidArgument(f"image {name!r} is declared with {label} {declared}, its {kind} data has {actual}")
     if image.HasField("channels") and image.channels != 3:
         raise InvalidArgument(f"image {name!r} is declared with {image.channels} channels, expected 3")
+    # All is left as it is but for a palette and CMYK, which become three channels.
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
         raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         channels = pixels.shape[2] if pixels.ndim == 3 else 1
         raise InvalidArgument(f"image {name!r} has {channels} channels of {pixels.dtype}, expected 3 (RGB) of uint8")
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return cv2.cvtColor(turned(pixels, head[1]), cv2.COLOR_BGR2RGB)
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
@@ -172,13 +183,13 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """From the frame header. None if it has none or the end marker is missing: decoders fill a cut image with
-    grey.
+def _jpeg_head(data: bytes) -> tuple[tuple[int, int], int] | None:
+    """From the frame header, and the first Exif segment before it. None if it has none or the end marker is missing:
+    decoders fill a cut image with grey.
     """
     if not data.startswith(_JPEG_START) or _JPEG_END not in data[-64:]:
         return None
-    position = 2
+    position, exif = 2, b""
     for _ in range(MAX_JPEG_STEPS):
         if position + 9 > len(data) or data[position] != 0xFF:
             return None
@@ -187,9 +198,12 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             position += 1
         elif marker in _JPEG_FRAME_MARKERS:
             height, width = struct.unpack(">HH", data[position + 5 : position + 9])
-            return height, width
+            return (height, width), orientation_of(exif)
         else:
-            position += 2 + int(struct.unpack(">H", data[position + 2 : position + 4])[0])
+            end = position + 2 + int(struct.unpack(">H", data[position + 2 : position + 4])[0])
+            if marker == _JPEG_APP1 and not exif and data.startswith(EXIF_START, position + 4):
+                exif = data[position + 4 + len(EXIF_START) : end]
+            position = end
     return None
 
 

@@ -137,7 +137,7 @@ def test_defaults_are_filled_in() -> None:
         ({"seed": 1, "num_samples": 1}, "is 1, expected 2 to 1024"),
         ({"seed": 1, "num_samples": 2.5}, "is 2.5, expected int"),
         ({"seed": 1, "num_samples": True}, "is True, expected int"),
-        ({"seed": 1, "max_displacement": -0.1}, "is -0.1, expected 0.0 to inf m"),
+        ({"seed": 1, "max_displacement": -0.1}, "is -0.1, expected at least 0.0 m"),
         ({"seed": 1, "max_displacement": float("nan")}, "expected a finite number"),
         ({"seed": 1, "planner": "gd"}, "is 'gd', expected one of cem, mppi"),
         ({"seed": 1, "warm_start": 1}, "is 1, expected bool"),

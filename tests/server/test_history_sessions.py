@@ -234,7 +234,7 @@ def test_what_a_history_does_not_take(session: Stream, histories: Histories) -> 
         ({"context_window": 2, "window_stride": 3}, "window_stride is 3, expected at most context_window = 2"),
         ({"context_window": 0}, "'context_window' is 0, expected 1 to 6"),
         ({"context_window": MAX_FRAMES + 1}, "'context_window' is 7, expected 1 to 6"),
-        ({"context_window": 2, "window_stride": 0}, "'window_stride' is 0, expected 1"),
+        ({"context_window": 2, "window_stride": 0}, "'window_stride' is 0, expected at least 1"),
         (
             {
                 "context_window": 2,

@@ -15,7 +15,7 @@ from mstar_rt.server.gateway.call import Call
 from mstar_rt.server.gateway.data_url import image_of_url
 from mstar_rt.server.gateway.errors import FieldError, HttpError
 from mstar_rt.server.gateway.fields import Fields
-from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, checked, take_sampling
+from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, as_fields, checked, named, take_sampling
 from mstar_rt.server.generation.events import End, Text, chat_events
 from mstar_rt.server.generation.requests import chat_input, chat_task, only_image
 from mstar_rt.server.request_stream import RequestStream
@@ -36,7 +36,11 @@ WITHOUT_EFFECT_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 PARTS = ("text", "image_url")
 COUNTS = ("max_tokens", "max_completion_tokens")
-KNOWN = ("model", "messages", "stream", "stream_options", "stop", BUDGET, *COUNTS, *SAMPLING, *WITHOUT_EFFECT)
+KNOWN = ("model", "messages", "stream", "stream_options", "stop", BUDGET, *COUNTS, *SAMPLING)
+NAMES: Names = {
+    **named({name: name for name in (*SAMPLING, "stop", BUDGET)}),
+    "conversation": ("messages", "conversation"),
+}  # fmt: skip
 FINISH_REASONS = {Reason.END: "stop", Reason.STOP: "stop", Reason.MAX_TOKENS: "length", Reason.DEADLINE: "length"}
 
 
@@ -53,20 +57,27 @@ class Asked:
     streams: bool
     with_usage: bool
 
+    @property
+    def names(self) -> Names:
+        of_image = {} if self.image is None else {"image": (self.image[1], "image")}
+        return {**NAMES, **named({name: field for name, (field, _) in self.options.items()}), **of_image}
+
 
 async def serve_chat(call: Call, fields: Fields) -> None:
     with call.timer.decoding():
         asked = read_chat(fields)
         model = call.model(asked.model)
-        options = checked(model, _task(model, asked), asked.options)
-        image = None if asked.image is None else await image_of_url(*asked.image)
-        stream = call.start(model, chat_input(model, asked.messages, options, image), asked.budget_ms)
-    async with stream:
-        events = chat_events(stream)
-        if asked.streams:
-            await _in_pieces(call, asked, stream, events)
-        else:
-            await _whole(call, asked, stream, events)
+    with as_fields(asked.names):
+        with call.timer.decoding():
+            options = checked(model, _task(model, asked), asked.options)
+            image = None if asked.image is None else await image_of_url(*asked.image)
+            stream = call.start(model, chat_input(model, asked.messages, options, image), asked.budget_ms)
+        async with stream:
+            events = chat_events(stream)
+            if asked.streams:
+                await _in_pieces(call, asked, stream, events)
+            else:
+                await _whole(call, asked, stream, events)
 
 
 def _task(model: ServedModel, asked: Asked) -> str:

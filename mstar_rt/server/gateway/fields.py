@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,27 @@ from mstar_rt.server.gateway.errors import FieldError
 
 LARGEST = 2**63 - 1
 """Of whole numbers, which may have any length in JSON."""
+MAX_SHOWN = 64
+"""Characters of what a client wrote that a sentence repeats."""
 
 
 def parsed(body: bytes) -> Any:
-    """Raises:  InvalidArgument: it is no JSON."""
+    """Raises:  InvalidArgument: it is no JSON.  FieldError: an object in it has a name twice."""
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
+        # msgspec takes the last of several without a word. This looks at names only, and twice as long.
+        json.loads(body, object_pairs_hook=_once, parse_int=str, parse_float=str)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise FieldError(name[:MAX_SHOWN], f"the body has {name[:MAX_SHOWN]!r} more than once, expected it once")
+        names.add(name)
 
 
 class Fields:
@@ -45,11 +59,11 @@ class Fields:
     def flag(self, name: str) -> bool | None:
         return self._of(name, bool, "true or false")
 
-    def integer(self, name: str) -> int | None:
-        return self._of(name, int, "a whole number")
+    def integer(self, name: str, least: int = -LARGEST) -> int | None:
+        return self._in_range(name, self._of(name, int, "a whole number"), least)
 
     def number(self, name: str) -> float | None:
-        return self._of(name, (int, float), "a number")
+        return self._in_range(name, self._of(name, (int, float), "a number"), -LARGEST)
 
     def numbers(self, name: str) -> list[float] | None:
         value = self._of(name, list, "a list of numbers")
@@ -99,8 +113,11 @@ class Fields:
         value = self.any(name)
         if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise self.error(name, f"is {_shown(value)}, expected {expected}")
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise self.error(name, f"is {_shown(value)}, expected at most {LARGEST}")
+        return value
+
+    def _in_range(self, name: str, value: Any, least: int) -> Any:
+        if isinstance(value, int) and not least <= value <= LARGEST:
+            raise self.error(name, f"is {_shown(value)}, expected {least} to {LARGEST}")
         return value
 
 
@@ -137,4 +154,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, bytes):
         return f"a file of {len(value)} bytes"
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 64 else f"{text[:60]} ..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:60]} ..."

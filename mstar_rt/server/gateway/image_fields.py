@@ -7,9 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from mstar_rt.model import ServedModel
 from mstar_rt.protos import tensor_pb2
 from mstar_rt.server.gateway.fields import Fields
-from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, take_sampling
+from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, named, take_sampling
+from mstar_rt.server.generation.image_requests import drawing_task, editing_task, image_spec
+from mstar_rt.server.generation.requests import option_names
 from mstar_rt.server.image_encoding import JPEG, PNG
 
 FORMATS = {"png": PNG, "jpeg": JPEG}
@@ -18,33 +21,42 @@ RESPONSE = "response_format"
 MAX_PARTIAL_IMAGES = 3
 """OpenAI's."""
 SCALES = {
-    "cfg_text_scale": "text_guidance", "cfg_img_scale": "image_guidance", "cfg_renorm_min": "renormalization_min",
+    "text_guidance": "cfg_text_scale", "image_guidance": "cfg_img_scale", "renormalization_min": "cfg_renorm_min",
     "timestep_shift": "timestep_shift",
 }  # fmt: skip
-"""Fields that are an option under another name, as all of image models that OpenAI's API has no word for."""
 STEPS, INTERVAL, RENORM = "num_inference_steps", "cfg_interval", "cfg_renorm_type"
+SIZE, PARTIAL = "size", "partial_images"
+OF_OPTIONS = {
+    **SCALES, "num_denoise_steps": STEPS, "renormalization": RENORM, "guidance_start": INTERVAL,
+    "guidance_end": INTERVAL, "width": SIZE, "height": SIZE, "preview_every": PARTIAL,
+    **{name: name for name in SAMPLING},
+}  # fmt: skip
+"""The field of each option: what OpenAI's API has no word for has the name that image models have for it."""
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "background": ("auto", "opaque"), "quality": ("auto",), "style": (), "moderation": ("auto",), "user": (),
     "safety_identifier": (), "output_compression": (), "complexity": (), "frame_count": (), "frame_duration_ms": (),
     "svg": (), "input_fidelity": (), "mask": (), "markup": (),
 }  # fmt: skip
 """Fields of OpenAI's API that nothing is made of here, with the values that are as if they were not given."""
-KNOWN = (
-    "model", "prompt", "n", "size", RESPONSE, "output_format", "stream", "partial_images", "think", STEPS, INTERVAL,
-    RENORM, BUDGET, *SCALES, *SAMPLING, *WITHOUT_EFFECT,
-)  # fmt: skip
+OF_ALL = ("model", "prompt", "n", RESPONSE, "output_format", "stream", BUDGET)
+KNOWN = (*OF_ALL, "think", "image", *OF_OPTIONS.values())
+NAMES: Names = {
+    **named({**OF_OPTIONS, "num_images": "n", "conversation": "prompt", "think": "think", BUDGET: BUDGET}),
+    "guidance_start": (INTERVAL, f"{INTERVAL}[0]"), "guidance_end": (INTERVAL, f"{INTERVAL}[1]"),
+    "width": (SIZE, f"{SIZE} (width)"), "height": (SIZE, f"{SIZE} (height)"),
+}  # fmt: skip
+EDIT_NAMES: Names = {**NAMES, **named({"image": "image"})}
 
 
 @dataclass(frozen=True)
 class Asked:
     """`image` is the file of an edit. `streams`: events come as it is made, at most `num_partial` before an image."""
 
-    model: str
+    task: str
     prompt: str
     image: Any
     options: Given
     num_images: int
-    think: bool
     format: str
     streams: bool
     num_partial: int
@@ -55,29 +67,44 @@ class Asked:
         return FORMATS[self.format]
 
 
-def read_images(fields: Fields, is_edit: bool) -> Asked:
-    """Raises:  FieldError."""
-    model, prompt = fields.required_text("model"), fields.required_text("prompt")
+def read_images(fields: Fields, model: ServedModel, is_edit: bool) -> Asked:
+    """All but the field `model`.
+
+    Raises:  FieldError.  InvalidArgument: the model does not make such images.
+    """
+    prompt, think = fields.required_text("prompt"), fields.flag("think")
+    if not prompt.strip():
+        raise fields.error("prompt", "has no word in it, expected at least one")
+    task = editing_task(model, think) if is_edit else drawing_task(model, think)
     image = fields.any("image") if is_edit else None
     num_images, streams = fields.integer("n"), bool(fields.flag("stream"))
-    num_partial = fields.integer("partial_images") or 0
+    num_partial = fields.integer(PARTIAL) or 0
     if not 0 <= num_partial <= MAX_PARTIAL_IMAGES:
-        raise fields.error("partial_images", f"is {num_partial}, expected 0 to {MAX_PARTIAL_IMAGES}")
+        raise fields.error(PARTIAL, f"is {num_partial}, expected 0 to {MAX_PARTIAL_IMAGES}")
     if num_partial and not streams:
-        raise fields.error("partial_images", "is given without stream, leave it out")
+        raise fields.error(PARTIAL, "is given without stream, leave it out")
     _check_response(fields)
     asked = Asked(
-        model, prompt, image, _options(fields), 1 if num_images is None else num_images, bool(fields.flag("think")),
-        _format(fields), streams, num_partial, fields.number(BUDGET),
+        task, prompt, image, _options(fields), 1 if num_images is None else num_images, _format(fields), streams,
+        num_partial, fields.number(BUDGET),
     )  # fmt: skip
     fields.without_effect(WITHOUT_EFFECT)
-    fields.refuse_rest(KNOWN if not is_edit else (*KNOWN, "image"))
+    fields.refuse_rest(_known(model, task, is_edit))
     return asked
+
+
+def _known(model: ServedModel, task: str, is_edit: bool) -> set[str]:
+    """Fields that such a request can have."""
+    own = option_names(model, task)
+    known = {*OF_ALL, *(field for option, field in OF_OPTIONS.items() if option in own)}
+    if is_edit:
+        return known | {"image"}
+    return known | {"think"} if image_spec(model).think else known
 
 
 def _options(fields: Fields) -> Given:
     options = take_sampling(fields) | _size(fields)
-    for field, name in SCALES.items():
+    for name, field in SCALES.items():
         value = fields.number(field)
         if value is not None:
             options[name] = field, value
@@ -95,13 +122,13 @@ def _options(fields: Fields) -> Given:
 
 def _size(fields: Fields) -> Given:
     """None where it is the model's to say."""
-    given = fields.text("size")
+    given = fields.text(SIZE)
     if given is None or given == "auto":
         return {}
     match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", given)
     if match is None:
-        raise fields.error("size", f'is {json.dumps(given[:64])}, expected "auto" or "WIDTHxHEIGHT" in pixels')
-    return {"width": ("size", int(match[1])), "height": ("size", int(match[2]))}
+        raise fields.error(SIZE, f'is {json.dumps(given[:64])}, expected "auto" or "WIDTHxHEIGHT" in pixels')
+    return {"width": (SIZE, int(match[1])), "height": (SIZE, int(match[2]))}
 
 
 def _format(fields: Fields) -> str:

@@ -15,17 +15,16 @@ from mstar_rt.server.gateway.call import Call
 from mstar_rt.server.gateway.data_url import image_of_file
 from mstar_rt.server.gateway.errors import FieldError
 from mstar_rt.server.gateway.fields import Fields
-from mstar_rt.server.gateway.image_fields import Asked, read_images
-from mstar_rt.server.gateway.options import checked
+from mstar_rt.server.gateway.image_fields import EDIT_NAMES, NAMES, PARTIAL, Asked, read_images
+from mstar_rt.server.gateway.options import as_fields, checked
 from mstar_rt.server.generation.events import End, Text
 from mstar_rt.server.generation.image_events import Picture, Progress, end_of_all, events_of_all
 from mstar_rt.server.generation.image_requests import (
     MAX_NUM_IMAGES,
     ImageRequests,
     all_started,
-    drawing_task,
-    editing_task,
     image_requests,
+    refuse_misplaced,
 )
 from mstar_rt.server.image_encoding import encode_image
 from mstar_rt.server.request_stream import RequestStream
@@ -36,36 +35,38 @@ DRAWING, EDITING = "image_generation", "image_edit"
 
 
 async def serve_drawing(call: Call, fields: Fields) -> None:
-    with call.timer.decoding():
-        asked = read_images(fields, is_edit=False)
-        model = call.model(asked.model)
-        requests = requests_of(model, asked, drawing_task(model, asked.think), None)
-    await _serve(call, model, asked, requests, DRAWING)
+    with as_fields(NAMES):
+        with call.timer.decoding():
+            model = call.model(fields.required_text("model"))
+            asked = read_images(fields, model, is_edit=False)
+            requests = requests_of(model, asked, None)
+        await _serve(call, model, asked, requests, DRAWING)
 
 
 async def serve_editing(call: Call, fields: Fields) -> None:
-    with call.timer.decoding():
-        asked = read_images(fields, is_edit=True)
-        model = call.model(asked.model)
-        task = editing_task(model, asked.think)
-        requests = requests_of(model, asked, task, await image_of_file(asked.image, "image"))
-    await _serve(call, model, asked, requests, EDITING)
+    with as_fields(EDIT_NAMES):
+        with call.timer.decoding():
+            model = call.model(fields.required_text("model"))
+            asked = read_images(fields, model, is_edit=True)
+            requests = requests_of(model, asked, await image_of_file(asked.image, "image"))
+        await _serve(call, model, asked, requests, EDITING)
 
 
-def requests_of(model: ServedModel, asked: Asked, task: str, image: np.ndarray | None) -> ImageRequests:
+def requests_of(model: ServedModel, asked: Asked, image: np.ndarray | None) -> ImageRequests:
     """Raises:  FieldError, InvalidArgument: what was asked does not fit the task."""
     if not 1 <= asked.num_images <= MAX_NUM_IMAGES:
         raise FieldError("n", f"n is {asked.num_images}, expected 1 to {MAX_NUM_IMAGES}")
     given = dict(asked.options)
     if asked.num_partial:
-        given["preview_every"] = "partial_images", _preview_every(model, task, asked)
-    options = checked(model, task, given)
-    return image_requests(model, task, [("user", asked.prompt)], image, options, asked.num_images)
+        given["preview_every"] = PARTIAL, _preview_every(model, asked)
+    refuse_misplaced(model, asked.task, given)
+    options = checked(model, asked.task, given)
+    return image_requests(model, asked.task, [("user", asked.prompt)], image, options, asked.num_images)
 
 
-def _preview_every(model: ServedModel, task: str, asked: Asked) -> int:
+def _preview_every(model: ServedModel, asked: Asked) -> int:
     """After how many steps there is a partial image: at the ends of equal parts, the last of which is the image's."""
-    usual = next((spec.default for spec in model.task(task).params if spec.name == "num_denoise_steps"), None)
+    usual = next((spec.default for spec in model.task(asked.task).params if spec.name == "num_denoise_steps"), None)
     _, steps = asked.options.get("num_denoise_steps", ("", usual))
     return max(1, steps // (asked.num_partial + 1)) if isinstance(steps, int) else 1
 

@@ -1,19 +1,25 @@
-"""Fields of a request that are options of the model's task."""
+"""Fields of a request that are options of the model's task, and refusals in the words of fields."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import ServedModel
 from mstar_rt.server.gateway.errors import FieldError
 from mstar_rt.server.gateway.fields import Fields
+from mstar_rt.server.generation.requests import option_names
 
 SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_end", "seed")
 BUDGET = "budget_ms"
 
 Given = dict[str, tuple[str, Any]]
 """By the option's name: the field that it came as, and its value."""
+Names = Mapping[str, tuple[str, str]]
+"""By what the server and the model call something: the field that it is in, and what a sentence calls it there."""
 
 
 def take_sampling(fields: Fields) -> Given:
@@ -25,23 +31,52 @@ def take_sampling(fields: Fields) -> Given:
         "top_p": fields.number("top_p"),
         "repetition_penalty": fields.number("repetition_penalty"),
         "ignore_end": fields.flag("ignore_end"),
-        "seed": fields.integer("seed"),
+        "seed": fields.integer("seed", least=0),
     }
     return {name: (name, value) for name, value in values.items() if value is not None}
 
 
 def checked(model: ServedModel, task: str, given: Given) -> dict[str, Any]:
-    """Raises:  FieldError: the task has no such option, or not with that value. Lists are left to whoever makes text of
-    them.
+    """The options and their values, which are checked when the request starts: see ServedModel.check_request.
+
+    Raises:  FieldError: the task has no such option.
     """
-    specs = {spec.name: spec for spec in model.task(task).params}
-    for name, (field, value) in given.items():
-        if name not in specs:
+    known = option_names(model, task)
+    for name, (field, _) in given.items():
+        if name not in known:
             raise FieldError(field, f"{field} is no option of model {model.name!r}: leave it out")
-        if isinstance(value, list):
-            continue
-        try:
-            specs[name].check(value, f"model {model.name!r}")
-        except InvalidArgument as error:
-            raise FieldError(field, str(error)) from None
     return {name: value for name, (_, value) in given.items()}
+
+
+def named(fields: Mapping[str, str]) -> Names:
+    """Of what a sentence calls as the field is called."""
+    return {name: (field, field) for name, field in fields.items()}
+
+
+@contextmanager
+def as_fields(names: Names) -> Iterator[None]:
+    """What is refused meanwhile, be it by the model's own check on a worker, is said of fields of the request: each of
+    `names` in the sentence becomes what the field is called, and the first of them is the error's `field`.
+
+    Raises:  FieldError.
+    """
+    try:
+        yield
+    except FieldError:
+        raise
+    except InvalidArgument as error:
+        found: list[str] = []
+
+        def field_of(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return match[0]
+            field, shown = names[match[1]]
+            found.append(field)
+            return shown
+
+        # Models may be called like options: "model 'voice'" and "voice.speech" stay as they are.
+        pattern = rf"model '[^']*'|(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-]|\.\w)"
+        message = re.sub(pattern, field_of, str(error))
+        if not found:
+            raise
+        raise FieldError(found[0], message) from None

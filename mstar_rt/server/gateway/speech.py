@@ -13,7 +13,7 @@ from mstar_rt.model.generation import Reason
 from mstar_rt.server.gateway import wav
 from mstar_rt.server.gateway.call import Call
 from mstar_rt.server.gateway.fields import Fields
-from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, checked, take_sampling
+from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, as_fields, checked, named, take_sampling
 from mstar_rt.server.generation.events import End, Sound, pcm16, speech_events
 from mstar_rt.server.generation.requests import speech_input, speech_spec
 from mstar_rt.server.request_stream import RequestStream
@@ -27,10 +27,8 @@ DEFAULT_VOICE = "default"
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"instructions": ("",), "stream": ()}
 REASON_HEADER, FLAGS_HEADER = "x-mstar-reason", "x-mstar-flags"
 PLAYBACK = "playback_buffer_s"
-KNOWN = (
-    "model", "input", "voice", "response_format", "stream_format", "speed", PLAYBACK, BUDGET, *SAMPLING,
-    *WITHOUT_EFFECT,
-)  # fmt: skip
+KNOWN = ("model", "input", "voice", "response_format", "stream_format", "speed", PLAYBACK, BUDGET, *SAMPLING)
+NAMES: Names = named({**{name: name for name in ("voice", "speed", PLAYBACK, BUDGET, *SAMPLING)}, "text": "input"})
 
 
 @dataclass(frozen=True)
@@ -52,22 +50,23 @@ class Asked:
 
 
 async def serve_speech(call: Call, fields: Fields) -> None:
-    with call.timer.decoding():
-        asked = read_speech(fields)
-        model = call.model(asked.model)
-        options = checked(model, speech_spec(model).task, asked.options)
-        given = speech_input(model, asked.text, options, asked.playback_buffer_s)
-        if asked.is_whole:
-            given.playback = None  # nobody listens while it is made
-        stream = call.start(model, given, asked.budget_ms)
-    async with stream:
-        events = speech_events(stream)
-        if asked.is_whole:
-            await _whole(call, model, stream, events)
-        elif asked.stream_format == "sse":
-            await _as_events(call, model, asked, stream, events)
-        else:
-            await _in_pieces(call, model, asked, stream, events)
+    with as_fields(NAMES):
+        with call.timer.decoding():
+            asked = read_speech(fields)
+            model = call.model(asked.model)
+            options = checked(model, speech_spec(model).task, asked.options)
+            given = speech_input(model, asked.text, options, asked.playback_buffer_s)
+            if asked.is_whole:
+                given.playback = None  # nobody listens while it is made
+            stream = call.start(model, given, asked.budget_ms)
+        async with stream:
+            events = speech_events(stream)
+            if asked.is_whole:
+                await _whole(call, model, stream, events)
+            elif asked.stream_format == "sse":
+                await _as_events(call, model, asked, stream, events)
+            else:
+                await _in_pieces(call, model, asked, stream, events)
 
 
 # ---- the request

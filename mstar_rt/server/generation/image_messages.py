@@ -17,7 +17,7 @@ from mstar_rt.protos.arrays import fill_tensor
 from mstar_rt.server.call_timer import CallTimer
 from mstar_rt.server.generation.events import End, Text
 from mstar_rt.server.generation.image_events import Picture, Progress, end_of_all, events_of_all
-from mstar_rt.server.generation.image_requests import ImageRequests, image_requests
+from mstar_rt.server.generation.image_requests import ImageRequests, image_requests, refuse_misplaced
 from mstar_rt.server.generation.requests import Messages
 from mstar_rt.server.image_encoding import JPEG, PNG, RAW, fill_image
 from mstar_rt.server.inputs import TaskInput, add_model_options
@@ -54,7 +54,7 @@ def read_images(
 ) -> AskedImages:
     """`options` are those that are not in ImageOptions.
 
-    Raises:  InvalidArgument: see `image_requests`; an encoding or a renormalization that is none.
+    Raises:  InvalidArgument: see `image_requests`, `refuse_misplaced`; an encoding or a renormalization that is none.
     """
     wanted = request.image
     for field, value in wanted.ListFields():
@@ -69,6 +69,7 @@ def read_images(
     if wanted.encoding not in ENCODINGS:
         raise InvalidArgument(f"image.encoding {wanted.encoding} is not known, expected PNG, JPEG or RAW")
     add_model_options(options, request.model_options)
+    refuse_misplaced(model, task, options)
     num_images = wanted.num_images if wanted.HasField("num_images") else 1
     return AskedImages(image_requests(model, task, messages, image, options, num_images), ENCODINGS[wanted.encoding])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from mstar_rt.server.generation.requests import (
     conversation_input,
     generation_of,
     largest,
+    option_names,
     params_of,
 )
 from mstar_rt.server.inputs import TaskInput
@@ -70,6 +71,23 @@ def editing_task(model: ServedModel, think: bool | None) -> str:
     return images.edit
 
 
+def refuse_misplaced(model: ServedModel, task: str, options: Iterable[str]) -> None:
+    """Raises:  InvalidArgument: an option that other images of the model have, and those of `task` cannot have."""
+    images, own = image_spec(model), option_names(model, task)
+    of_plan = option_names(model, images.think) if images.think else frozenset()
+    for name in options:
+        if name in own:
+            continue
+        if task == images.edit and name in ("height", "width"):
+            raise InvalidArgument(f"{name} is given, but an edit has the size of its image: leave it out")
+        if name in of_plan:
+            raise InvalidArgument(
+                f"{name} is of the plan, which model {model.name!r} does not write before it edits: leave it out"
+                if task == images.edit
+                else f"{name} is of the plan, which is written with `think`: set `think`, or leave {name} out"
+            )
+
+
 def image_requests(
     model: ServedModel,
     task: str,
@@ -98,7 +116,7 @@ def image_requests(
     seeds = _seeds(model, task, params["seed"], num_images)
     numbers = {spec.name: params.get(spec.name, spec.default) for spec in model.task(task).params}
     return ImageRequests(
-        [TaskInput(task, tensors, {**params, "seed": seed}) for seed in seeds],
+        [TaskInput(task, tensors, {**params, "seed": seed}, num_together=num_images) for seed in seeds],
         seeds,
         _whole(numbers.get("num_denoise_steps")),
         Every(_whole(numbers.get("preview_every")), _whole(numbers.get("latents_every"))),

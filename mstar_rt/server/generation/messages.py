@@ -78,9 +78,9 @@ async def read_request(model: ServedModel, request: wire.GenerateRequest) -> Ask
     speaks = generation.speech is not None and task == generation.speech.task
     draws = generation.images is not None and task in generation.images.tasks
     if not speaks:
-        _refuse_fields(request.speech, task, "speech")
+        _refuse_fields(request.speech, task, "speech", [] if generation.speech is None else [generation.speech.task])
     if not draws:
-        _refuse_fields(request.image, task, "images")
+        _refuse_fields(request.image, task, "images", [] if generation.images is None else generation.images.tasks)
     if speaks:
         if sent is not None:
             raise InvalidArgument(f"task {task!r} speaks a text, but the turn has an image: leave it out")
@@ -135,11 +135,13 @@ def _set_fields(message: Message) -> dict[str, Any]:
     return {field.name: value for field, value in message.ListFields()}
 
 
-def _refuse_fields(message: Message, task: str, of: str) -> None:
+def _refuse_fields(message: Message, task: str, of: str, made_by: Sequence[str]) -> None:
+    """`made_by` are the model's tasks that take them."""
     if fields := _set_fields(message):
-        raise InvalidArgument(
-            f"task {task!r} takes no options of {of}, but {', '.join(fields)} is given: leave it unset"
-        )
+        given = ", ".join(name for name in fields if name != "encoding")  # which clients set without being told
+        has = f", but {given} is given" if given else ""
+        instead = f"ask for {' or '.join(made_by)}" if made_by else "ask another model"
+        raise InvalidArgument(f"task {task!r} makes no {of} and takes no options of {of}{has}: {instead}, or give none")
 
 
 def _encoding(speech: wire.SpeechOptions) -> wire.Audio.Encoding:

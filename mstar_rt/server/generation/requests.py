@@ -139,15 +139,24 @@ def _check_length(model: ServedModel, task: str, name: str, num_characters: int)
 
 
 def params_of(model: ServedModel, task: str, options: Options, num_seeds: int = 1) -> dict[str, ParamValue]:
-    """With a fresh seed where the model draws one and the client gives none, one that `num_seeds - 1` may follow."""
+    """With a fresh seed where the model draws one and the client gives none, one that `num_seeds - 1` may follow.
+
+    Raises:  InvalidArgument: a seed that is out of range, a stop string that cannot be one.
+    """
     params: dict[str, ParamValue] = {}
     for name, value in options.items():
         params[name] = _stop_text(value) if name == "stop" else value
     seed = next((spec for spec in model.task(task).params if spec.name == "seed"), None)
-    if seed is not None and "seed" not in params:
+    if seed is not None:
         least, most = int(seed.minimum or 0), largest(seed)
-        params["seed"] = least + random_seed() % max(most - least + 2 - num_seeds, 1)
+        given = params.setdefault("seed", least + random_seed() % max(most - least + 2 - num_seeds, 1))
+        if isinstance(given, int) and not least <= given <= most:
+            raise InvalidArgument(f"seed is {given}, expected {least} to {most}")
     return params
+
+
+def option_names(model: ServedModel, task: str) -> frozenset[str]:
+    return frozenset(spec.name for spec in model.task(task).params)
 
 
 def largest(seed: ParamSpec) -> int:

@@ -26,10 +26,12 @@ from mstar_rt.server.gateway.body import (
     MAX_BODY_BYTES,
     MAX_FORM_FIELDS,
     MAX_IMAGE_BODY_BYTES,
+    OFF_LOOP_BYTES,
     FormBody,
     JsonBody,
 )
-from mstar_rt.server.gateway.errors import HttpError
+from mstar_rt.server.gateway.errors import FieldError, HttpError
+from mstar_rt.server.gateway.fields import parsed
 
 FORM = "multipart/form-data; boundary=xyz"
 CHAT = "/v1/chat/completions"
@@ -126,7 +128,6 @@ def test_pages_in_browsers_can_send_forms_and_are_not_let_in(runtime: ToyRuntime
         (b"no form", {}, "no form that is served here"),
         (form(part("model"))[:-6], {}, "its last boundary is missing"),
         (part("model") + part("prompt"), {}, "its last boundary is missing"),
-        (form(part("model"), part("model")), {}, "'model' more than once"),
         (form(part("x[]"), part("x")), {}, "'x' more than once"),
         (form(part("x"), part("x[]")), {}, "'x' more than once"),
         (form(b"--xyz\r\nContent-Type: text/plain\r\n\r\nx\r\n"), {}, '"name" must be provided'),
@@ -137,10 +138,10 @@ def test_pages_in_browsers_can_send_forms_and_are_not_let_in(runtime: ToyRuntime
         (form(part("model", NAME.encode()), part("prompt"), part("image")), {}, "image is no file"),
         (form(part("model", NAME.encode()), part("prompt")), {}, "image is missing"),
         (form(part("model", more='; filename="f"')), {}, "model is a file of 1 bytes, expected text"),
-        (form(part("model", b"\xff")), {}, "prompt is missing"),
-        (form(part("model"), part("prompt"), part("n", b"1" * 5000)), {}, "n is "),
-        (form(part("model"), part("prompt"), part("seed", b"[" * 100_000)), {}, "seed is "),
-        (form(part("model"), part("prompt"), part("cfg_interval", b"[0.4, 1e999]")), {}, "cfg_interval is "),
+        (form(part("model", NAME.encode())), {}, "prompt is missing"),
+        (form(part("model", NAME.encode()), part("prompt"), part("n", b"1" * 5000)), {}, "n is "),
+        (form(part("model", NAME.encode()), part("prompt"), part("seed", b"[" * 100_000)), {}, "seed is "),
+        (form(part("model", NAME.encode()), part("prompt"), part("cfg_interval", b"[0.4, 1e999]")), {}, "cfg_interval is "),
     ],
 )  # fmt: skip
 def test_forms_that_are_refused(runtime: ToyRuntime, body: bytes, headers: dict[str, str], message: str) -> None:
@@ -148,6 +149,34 @@ def test_forms_that_are_refused(runtime: ToyRuntime, body: bytes, headers: dict[
     assert status in (400, 404)
     assert message in error["message"]
     assert runtime.seen(Submit) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "field", "message"),
+    [
+        (form(part("model"), part("model")), FORM, "model", "the form has 'model' more than once, expected it once"),
+        (form(part("model"), part("prompt", b"caf\xe9")), FORM, "prompt", "prompt is not UTF-8 at byte 3: encode its text so"),
+        (b'{"n": 1, "seed": 1, "seed": 2}', "", "seed", "the body has 'seed' more than once, expected it once"),
+        (b'{"messages": [{"a": {"b": 1, "c": 2, "b": 1}}]}', "", "b", "the body has 'b' more than once"),
+        (b'{"n": null, "n": null}' + b" " * OFF_LOOP_BYTES, "", "n", "the body has 'n' more than once"),
+    ],
+)  # fmt: skip
+async def test_what_is_there_twice_or_no_text_is_refused_by_name(
+    body: bytes, kind: str, field: str, message: str
+) -> None:
+    with pytest.raises(FieldError, match=message) as error:
+        await (FormBody() if kind else JsonBody()).fields(Headers({"content-type": kind}), body)
+    assert error.value.field == field
+
+
+async def test_text_that_is_as_it_says() -> None:
+    body = form(part("prompt", "caf\u00e9".encode()))
+    for kind in (FORM, f"{FORM}; charset=UTF8"):
+        assert (await FormBody().fields(Headers({"content-type": kind}), body)).text("prompt") == "caf\u00e9"
+    for charset in ("latin-1", "punycode", "none"):
+        with pytest.raises(InvalidArgument, match="the form is not in utf-8"):
+            await FormBody().fields(Headers({"content-type": f"{FORM}; charset={charset}"}), body)
+    assert parsed(b'[{"a": 1.5}, {"a": {"a": -12345678901234567890}}]')[0] == {"a": 1.5}
 
 
 async def test_the_worst_form_does_not_keep_the_event_loop() -> None:

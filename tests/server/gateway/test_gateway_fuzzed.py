@@ -92,16 +92,17 @@ def seeing(model: ServedModel, fields: Fields) -> TaskInput:
 
 
 def drawing(model: ServedModel, fields: Fields) -> TaskInput:
-    asked = read_images(fields, is_edit=False)
-    return requests_of(model, asked, "think_and_draw" if asked.think else "text_to_image", None).inputs[-1]
+    fields.required_text("model")
+    return requests_of(model, read_images(fields, model, is_edit=False), None).inputs[-1]
 
 
 def editing(model: ServedModel, fields: Fields) -> TaskInput:
     """As forms give it, in which all is text."""
-    left = {name: as_text(value) for name in (*KNOWN, "image") if (value := fields.any(name)) is not None}
+    left = {name: as_text(value) for name in KNOWN if (value := fields.any(name)) is not None}
     fields.refuse_rest(())
-    asked = read_images(FormFields(left), is_edit=True)
-    return requests_of(model, asked, "edit_image", PIXELS).inputs[-1]
+    form = FormFields(left)
+    form.required_text("model")
+    return requests_of(model, read_images(form, model, is_edit=True), PIXELS).inputs[-1]
 
 
 def as_text(value: Any) -> str | list[str]:

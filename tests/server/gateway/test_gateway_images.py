@@ -192,7 +192,7 @@ def test_several_images_of_a_stream_are_told_apart(client: OpenAI) -> None:
         ({"n": "two"}, "n", 'n is "two", expected a whole number'),
         ({"size": "large"}, "size", 'size is "large", expected "auto" or "WIDTHxHEIGHT"'),
         ({"size": "16 x 16"}, "size", "expected"),
-        ({"size": "2000x16"}, "size", "option 'width' is 2000, expected 8 to 256"),
+        ({"size": "2000x16"}, "size", "option 'size (width)' is 2000, expected 8 to 256"),
         ({"response_format": "url"}, "response_format", "keeps no images to be fetched: ask for b64_json"),
         ({"response_format": "png"}, "response_format", "expected b64_json"),
         ({"output_format": "webp"}, "output_format", "is webp, which this server does not make"),
@@ -206,18 +206,21 @@ def test_several_images_of_a_stream_are_told_apart(client: OpenAI) -> None:
         ({"partial_images": 1}, "partial_images", "is given without stream"),
         ({"stream": True, "partial_images": 4}, "partial_images", "expected 0 to 3"),
         ({"extra_body": {"num_steps": 3}}, "num_steps", "not known here"),
-        ({"extra_body": {"num_inference_steps": 0}}, "num_inference_steps", "expected 1 to 100"),
+        ({"extra_body": {"num_inference_steps": 0}}, "num_inference_steps", "option 'num_inference_steps' is 0, expected 1"),
         ({"extra_body": {"cfg_interval": [0.4]}}, "cfg_interval", "has 1 numbers, expected two"),
         ({"extra_body": {"cfg_interval": 0.4}}, "cfg_interval", "expected a list of numbers"),
         ({"extra_body": {"cfg_interval": [0.4, "x"]}}, "cfg_interval", "expected a list of numbers"),
-        ({"extra_body": {"cfg_interval": [0.4, 1.5]}}, "cfg_interval", "option 'guidance_end' is 1.5"),
+        ({"extra_body": {"cfg_interval": [0.4, 1.5]}}, "cfg_interval", "option 'cfg_interval[1]' is 1.5"),
         ({"extra_body": {"cfg_renorm_type": "local"}}, "cfg_renorm_type", "expected one of none, global"),
         ({"extra_body": {"cfg_text_scale": "big"}}, "cfg_text_scale", "expected a number"),
-        ({"extra_body": {"seed": 2**63 - 1}, "n": 2}, None, "seed + 1"),
-        ({"extra_body": {"max_tokens": 3}}, "max_tokens", "max_tokens is no option of model 'painter'"),
-        ({"extra_body": {"budget_ms": 0}}, None, "budget_ms is 0"),
-        ({"prompt": "  "}, None, "no word in it"),
-        ({"prompt": "x" * 5000}, None, "5004 characters"),
+        ({"extra_body": {"seed": 2**63 - 1}, "n": 2}, "seed", "seed + 1"),
+        ({"extra_body": {"seed": 2**63}}, "seed", "seed is 9223372036854775808, expected 0 to 9223372036854775807"),
+        ({"extra_body": {"seed": -1}}, "seed", "seed is -1, expected 0 to 9223372036854775807"),
+        ({"extra_body": {"top_k": 3}}, "top_k", "top_k is no option of model 'painter'"),
+        ({"extra_body": {"max_tokens": 3}}, "max_tokens", "is of the plan, which is written with `think`: set `think`"),
+        ({"extra_body": {"budget_ms": 0}}, "budget_ms", "budget_ms is 0"),
+        ({"prompt": "  "}, "prompt", "prompt has no word in it"),
+        ({"prompt": "x" * 5000}, "prompt", "the prompt has 5004 characters"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("make", [draw, edit])
@@ -227,7 +230,9 @@ def test_what_is_wrong_or_not_served_is_refused_by_name(
     if make is edit and {"style", "moderation"} & fields.keys():
         fields = {"extra_body": fields}
     if make is edit and fields.get("size") == "2000x16":
-        message = "size is no option of model 'painter'"
+        message = "size (width) is given, but an edit has the size of its image: leave it out"
+    if make is edit and "max_tokens" in fields.get("extra_body", {}):
+        message = "max_tokens is of the plan, which model 'painter' does not write before it edits: leave it out"
     num_before = len(runtime.seen(Submit))
     with pytest.raises(BadRequestError) as error:
         make(client, **fields)
@@ -242,11 +247,11 @@ def test_what_is_wrong_or_not_served_is_refused_by_name(
         ({"image": b"GIF89a"}, "image", "neither a PNG nor a JPEG file"),
         ({"image": b""}, "image", "0 bytes"),
         ({"image": PNG[:-20]}, "image", "not a complete PNG file"),
-        ({"image": [PNG, PNG]}, None, "'image' more than once"),
-        ({"image": file_of(np.zeros((300, 8, 3), np.uint8))}, None, "H = 300, the limit of this model is 256"),
+        ({"image": [PNG, PNG]}, "image", "'image' more than once"),
+        ({"image": file_of(np.zeros((300, 8, 3), np.uint8))}, "image", "H = 300, the limit of this model is 256"),
         ({"mask": PNG}, "mask", "mask is a file of"),
         ({"input_fidelity": "high"}, "input_fidelity", "does not serve"),
-        ({"extra_body": {"think": True}}, None, "does not think before it edits"),
+        ({"extra_body": {"think": True}}, "think", "does not think before it edits"),
         ({"extra_body": {"think": "perhaps"}}, "think", "expected true or false"),
         ({"extra_body": {"seed": "1e3"}}, "seed", "expected a whole number"),
     ],
@@ -359,6 +364,17 @@ def breaks(after: int) -> Script:
         job.fail("UNAVAILABLE", BROKEN)
 
     return run
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_worker_refuses_is_said_of_fields(runtime: ToyRuntime, client: OpenAI, stream: bool) -> None:
+    async def refuses(job: Job) -> None:
+        job.fail("INVALID_ARGUMENT", "move guidance_start and guidance_end apart")
+
+    with replaced(runtime, "text_to_image", refuses), pytest.raises(BadRequestError) as error:
+        draw(client, stream=stream)
+    assert (error.value.param, error.value.code) == ("cfg_interval", "invalid_argument")
+    assert "move cfg_interval[0] and cfg_interval[1] apart" in error.value.message
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "partial_images": 3}])

@@ -178,9 +178,13 @@ def test_only_what_is_streamed_is_played_while_it_is_made(runtime: ToyRuntime, c
         ({"extra_body": {"temperature": 1}}, "temperature", "no option of model 'talker'"),
         ({"extra_body": {"sped": 1}}, "sped", "did you mean 'speed'?"),
         ({"extra_body": {"playback_buffer_s": 1}}, "playback_buffer_s", "whole file, which is not played while it is"),
-        ({"response_format": "pcm", "extra_body": {"playback_buffer_s": -1}}, None, "playback_buffer_s is -1"),
-        ({"input": ""}, None, "expected at least a word"),
-        ({"input": "a" * 5000}, None, "the limit of this model is 4096"),
+        (
+            {"response_format": "pcm", "extra_body": {"playback_buffer_s": -1}},
+            "playback_buffer_s",
+            "playback_buffer_s is -1",
+        ),
+        ({"input": ""}, "input", "the input to speak is empty, expected at least a word"),
+        ({"input": "a" * 5000}, "input", "the limit of this model is 4096"),
         ({"input": None}, "input", "is missing, expected text"),
     ],
 )

@@ -201,7 +201,7 @@ def part(**content: Any) -> list[wire.Turn]:
         (request(text=wire.TextOptions(max_tokens=MAX_TOKENS + 1)), "INVALID_ARGUMENT", ["max_tokens", "1 to 64"]),
         (request(text=wire.TextOptions(stop=[""])), "INVALID_ARGUMENT", ["stop"]),
         (request(text=wire.TextOptions(stop=["x"] * 17)), "INVALID_ARGUMENT", ["17"]),
-        (request(seed=2**63), "INVALID_ARGUMENT", ["seed"]),
+        (request(seed=2**63), "INVALID_ARGUMENT", ["seed is 9223372036854775808, expected 0 to 9223372036854775807"]),
         (request(speech=wire.SpeechOptions(voice="amy")), "INVALID_ARGUMENT", ["options of speech", "voice"]),
         (request(image=wire.ImageOptions(height=64)), "INVALID_ARGUMENT", ["options of images", "height"]),
         (request(options=request_pb2.RequestOptions(budget_ms=-1)), "INVALID_ARGUMENT", ["budget_ms"]),

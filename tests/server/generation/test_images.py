@@ -229,6 +229,7 @@ def test_image_i_is_what_seed_plus_i_makes_alone(generate: Any, painting: ToyRun
     assert {index: image.seed for index, image in images.items()} == {0: 5, 1: 6, 2: 7}
     assert [each.WhichOneof("answer") for each in answers].count("done") == 1
     assert answers[-1].done.num_input_tokens == len(PROMPT)
+    assert [submit.num_together for submit in painting.seen(Submit)] == [3, 3, 3]
     ids = [submit.request_id for submit in painting.seen(Submit)]
     assert ids == [answers[-1].done.request_id + suffix for suffix in ("", "-1", "-2")]
     for index in range(3):
@@ -274,8 +275,17 @@ WRONG = [
     (request("chat", raw(GIVEN), height=5), "INVALID_ARGUMENT", ["no options of images", "height"]),
     (request(EDIT, raw(GIVEN), think=True), "INVALID_ARGUMENT", ["does not think before it edits"]),
     (request(THINK, think=False), "INVALID_ARGUMENT", ["`think` is false"]),
-    (request(EDIT, raw(GIVEN), height=16), "INVALID_ARGUMENT", ["height"]),
-    (request(DRAW, text=wire.TextOptions(max_tokens=3)), "INVALID_ARGUMENT", ["max_tokens"]),
+    (request(EDIT, raw(GIVEN), height=16), "INVALID_ARGUMENT", ["height", "an edit has the size of its image"]),
+    (
+        request(EDIT, raw(GIVEN), text=wire.TextOptions(max_tokens=3)),
+        "INVALID_ARGUMENT",
+        ["does not write before it edits"],
+    ),
+    (
+        request(DRAW, text=wire.TextOptions(max_tokens=3)),
+        "INVALID_ARGUMENT",
+        ["max_tokens is of the plan", "set `think`"],
+    ),
     (request(DRAW, speech=TALK), "INVALID_ARGUMENT", ["options of speech", "voice"]),
     (request(EDIT, raw(GIVEN[:0])), "INVALID_ARGUMENT", ["image"]),
     (request(EDIT, raw(GIVEN[..., :1])), "INVALID_ARGUMENT", ["[H=40, W=24, 3]"]),
@@ -296,7 +306,7 @@ WRONG = [
     (request(num_images=0), "INVALID_ARGUMENT", ["num_images is 0", f"1 to {MAX_NUM_IMAGES}"]),
     (request(num_images=MAX_NUM_IMAGES + 1), "INVALID_ARGUMENT", ["num_images is 17"]),
     (request(num_images=2, seed=2**63 - 1), "INVALID_ARGUMENT", ["seed + 1"]),
-    (request(seed=2**63), "INVALID_ARGUMENT", ["seed"]),
+    (request(seed=2**63), "INVALID_ARGUMENT", ["seed is 9223372036854775808, expected 0 to 9223372036854775807"]),
     (request(encoding=9), "INVALID_ARGUMENT", ["encoding 9"]),
     (request(renormalization=9), "INVALID_ARGUMENT", ["renormalization 9", "text_channel"]),
     (request(num_denoise_steps=0), "INVALID_ARGUMENT", ["num_denoise_steps"]),
