@@ -209,10 +209,11 @@ class Worker:
         if len(units) == 1:
             self._settle(first, outcomes[0], start_ns, end_ns, end_ns - start_ns, 1, 0)
         else:
-            own, alone_ns = Counter([unit.request_id for unit in units]), self._alone_ns(units, end_ns - start_ns)
+            own = Counter([unit.request_id for unit in units])
+            alone_ns = {num_own: self._alone_ns(units, end_ns - start_ns, num_own) for num_own in set(own.values())}
             for unit, outcome in zip(units, outcomes, strict=True):
                 num_own = own[unit.request_id]
-                self._settle(unit, outcome, start_ns, end_ns, alone_ns, num_own, len(units) - num_own)
+                self._settle(unit, outcome, start_ns, end_ns, alone_ns[num_own], num_own, len(units) - num_own)
         for unit in units:
             self._walks.flush(unit.work.walk, unit.work.firing)
 
@@ -236,12 +237,12 @@ class Worker:
         is_warm_up = first.work.walk.start.is_warm_up and all(unit.work.walk.start.is_warm_up for unit in units)
         self._costs.observe(first.engine_id, first.batch_key, num_items, duration_ns, is_warm_up)
 
-    def _alone_ns(self, units: list[Unit[Work]], duration_ns: int) -> int:
-        """What the smallest unit of a step that took so long would have taken alone."""
+    def _alone_ns(self, units: list[Unit[Work]], duration_ns: int, num_own: int) -> int:
+        """The share of the smallest unit of a step that took so long, had so many of one request been alone in it."""
         first = units[0]
         least_items = min([items_of([unit]) for unit in units]) if first.work.engine.in_parts else 1
-        predicted_ns = self._costs.predict_ns(first.engine_id, first.batch_key, least_items)
-        return duration_ns if predicted_ns is None else min(predicted_ns, duration_ns)
+        predicted_ns = self._costs.predict_ns(first.engine_id, first.batch_key, least_items * num_own)
+        return (duration_ns if predicted_ns is None else min(predicted_ns, duration_ns)) // num_own
 
     def _drop(self, units: list[Unit[Work]], now_ns: int) -> None:
         """Answer for those that cannot make their deadlines any more."""

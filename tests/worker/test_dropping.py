@@ -25,17 +25,22 @@ MS = 1_000_000
 
 
 class Rig:
-    """A worker whose node `add` takes `step_ms` on its clock, and `keep` no time."""
+    """A worker whose node `add` takes `step_ms` on its clock, and `keep` `keep_ms`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, scheduling: str = "deadline") -> None:
-        self.clock, self.step_ms = ManualClock(), 10.0
-        run = toy_model.Add.run
+        self.clock, self.step_ms, self.keep_ms = ManualClock(), 10.0, 0.0
+        add, keep = toy_model.Add.run, toy_model.Copy.run
 
-        def slow(node: toy_model.Add, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        def slow_add(node: toy_model.Add, calls: Sequence[NodeCall]) -> list[NodeResult]:
             self.clock.advance_ns(int(self.step_ms * MS))
-            return run(node, calls)
+            return add(node, calls)
 
-        monkeypatch.setattr(toy_model.Add, "run", slow)
+        def slow_keep(node: toy_model.Copy, calls: Sequence[NodeCall]) -> list[NodeResult]:
+            self.clock.advance_ns(int(self.keep_ms * MS))
+            return keep(node, calls)
+
+        monkeypatch.setattr(toy_model.Add, "run", slow_add)
+        monkeypatch.setattr(toy_model.Copy, "run", slow_keep)
         loaded = load_model(toy_model.declare("toy", "", {}), WorkerConfig(rank=0, kv_memory_mb=1))
         self.nodes = {name: len(program.nodes) for name, program in loaded.programs.items()}
         hub, planes = InProcessHub(), InProcessPlanes()
@@ -52,6 +57,7 @@ class Rig:
         steps: int = 1,
         anytime: bool = False,
         is_warm_up: bool = False,
+        walk: str = "count",
     ) -> None:
         self.num_walks += 1
         ref = self.plane.put("float32", (1,), b"\0\0\0\0", ["worker/0"])
@@ -62,7 +68,7 @@ class Rig:
         self.conductor.send(
             "worker/0",
             StartWalk(
-                request, "toy", "count", self.num_walks, self.num_walks, [0] * self.nodes["count"], request,
+                request, "toy", walk, self.num_walks, self.num_walks, [0] * self.nodes[walk], request,
                 {"x": ref}, params, deadline_ns, "control", "server", anytime=anytime, is_warm_up=is_warm_up,
             ),
         )  # fmt: skip
@@ -76,12 +82,20 @@ class Rig:
             self.ends[end.request_id] = end
             self.conductor.send("worker/0", ReleaseScope(end.request_id))
 
-    def run(self, request: str, *args: float, **options: bool | int) -> WalkDone | WalkFailed:
+    def run(self, request: str, *args: float, **options: bool | int | str) -> WalkDone | WalkFailed:
         self.start(request, *args, **options)  # type: ignore[arg-type]
         while request not in self.ends:
             self.turn()
         self.turn()
         return self.ends[request]
+
+    def together(self, requests: Sequence[str], walk: str) -> None:
+        """At the same time, so that they share steps."""
+        for request in requests:
+            self.start(request, walk=walk)
+        while not self.ends.keys() >= set(requests):
+            self.turn()
+        self.turn()
 
     def warm(self, steps: int = 1) -> None:
         """With requests of others."""
@@ -184,10 +198,20 @@ def test_what_was_only_ever_run_with_others_is_not_dropped_where_it_could_be_in_
     rig.warm()
     for batch in range(8):
         rig.step_ms = 30
-        for number in range(6):
-            rig.start(f"r {batch} {number}")
-        while f"r {batch} 5" not in rig.ends:
-            rig.turn()
-        rig.turn()
+        rig.together([f"r {batch} {number}" for number in range(6)], "count")
         rig.step_ms = 10
     assert isinstance(rig.run("alone", 12), WalkDone), "six of them take 30 ms"
+
+
+def test_branches_that_share_a_step_are_known_to_cost_what_they_cost_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    for batch in range(1 + ENOUGH):
+        rig.keep_ms = 10
+        rig.run(f"one {batch}", walk="keep")
+        rig.keep_ms = 12
+        rig.together([f"left {batch}", f"right {batch}"], "keep")
+        rig.keep_ms = 40
+        rig.together([f"other {batch} {number}" for number in range(6)], "twice")
+    rig.keep_ms = 12
+    assert isinstance(rig.run("two branches", 14, walk="twice"), WalkDone), "one branch alone takes 10 ms"
+    assert "takes at least 12.0 ms" in message(rig.run("late", 11, walk="twice"))
