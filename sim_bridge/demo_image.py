@@ -24,9 +24,9 @@ QUESTION = "what is in the picture?"
 def main(argv: Sequence[str] | None = None) -> int:
     """0 only if the judge sees in the picture what was asked for."""
     args = _arguments(argv)
+    access = server_access(args)
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
-    access = server_access(args)
     with served_or_given(CONFIG, args.address, args.model, access) as address, connect(address, **access) as client:
         client.wait_until_serving(GIVEN_TIMEOUT_S, args.model)  # connects: what follows is timed
         summary = _draw(client, args, output)

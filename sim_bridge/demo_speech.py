@@ -42,10 +42,10 @@ class Figures:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    access = server_access(args)
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
     options = {name: getattr(args, name) for name in ("voice", "speed", "seed") if getattr(args, name) is not None}
-    access = server_access(args)
     with served_or_given(CONFIG, args.address, args.model, access) as address, connect(address, **access) as client:
         client.wait_until_serving(GIVEN_TIMEOUT_S, args.model)  # connects: what follows is timed
         speech, figures = listen(client.speak(args.model, args.text, **options), time.perf_counter)

@@ -32,10 +32,11 @@ def main() -> int:
     report = Report("images", settings)
     try:
         asyncio.run(_measure(report, load_deployment(server.file), server.address, args))
-    finally:
-        # What was measured stays when a later part fails.
-        status = finish(report, args, plot)
-    return status
+    except Exception:
+        if report.rows:  # what was measured before stays
+            finish(report, argparse.Namespace(**{**vars(args), "png": None}), plot)
+        raise
+    return finish(report, args, plot)
 
 
 async def _measure(report: Report, config: DeploymentConfig, address: str, args: argparse.Namespace) -> None:

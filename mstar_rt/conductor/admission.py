@@ -117,7 +117,7 @@ class Admission:
     def _num_sharing(self, submit: Submit) -> int:
         """Of the requests of its call, those that are in one step at the least: replicas share them out."""
         num_replicas = max([len(group.ranks) for group in self._placement.groups(submit.model)], default=1)
-        return -(-submit.num_together // num_replicas)
+        return max(1, submit.num_together // num_replicas)
 
     def _queue(self, state: RequestState, estimate: Estimate) -> None:
         submit, now_ns = state.submit, self._clock.now_ns()

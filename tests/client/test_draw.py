@@ -306,12 +306,12 @@ def test_what_the_commands_refuse(painting: ToyRuntime, capsys: pytest.CaptureFi
     assert not painting.seen(Submit)
 
 
-@pytest.mark.parametrize(("name", "command"), [("it.png", "draw"), ("it.wav", "say")])
+@pytest.mark.parametrize(("name", "kind"), [("it.png", "draw"), ("it.wav", "say")])
 def test_a_file_that_cannot_be_written_is_refused_before_anybody_is_asked(
-    name: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / name
-    nobody = [command, PROMPT, "--address", "127.0.0.1:9", "--out"]
+    nobody = [kind, PROMPT, "--address", "127.0.0.1:9", "--out"]
     assert main([*nobody, str(tmp_path / "none" / name)]) == 2
     assert "whose folder does not exist" in capsys.readouterr().err
     file.mkdir()
@@ -324,6 +324,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_anybody_is_asked(
         monkeypatch.setattr(os, "access", lambda path, mode, present=present: path != present)
         assert main([*nobody, str(file)]) == 2
         assert "which you may not write" in capsys.readouterr().err
+    if kind == "draw":
+        (tmp_path / "new-2.png").mkdir()
+        assert main([*nobody, str(tmp_path / "new.png"), "--num", "3"]) == 2
+        assert "new-2.png, which is a folder" in capsys.readouterr().err
 
 
 def test_without_a_model_for_it_the_command_says_so(runtime: ToyRuntime, capsys: pytest.CaptureFixture[str]) -> None:

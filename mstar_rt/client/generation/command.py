@@ -17,6 +17,8 @@ from mstar_rt.errors import InvalidArgument, NotFound
 
 PROMPT = "> "
 JPEG_SUFFIXES = (".jpg", ".jpeg")
+MOST_IMAGES = 16
+"""Of one call; the server refuses more."""
 
 
 def chat(args: argparse.Namespace, out: TextIO | None = None) -> int:
@@ -69,7 +71,8 @@ def draw(args: argparse.Namespace, out: TextIO | None = None) -> int:
     out = out or sys.stdout
     if Path(args.out).suffix.lower() not in (".png", *JPEG_SUFFIXES):
         raise InvalidArgument(f"--out is {args.out}, expected a name that ends in .png, .jpg or .jpeg")
-    _check_out(Path(args.out))
+    for index in range(min(args.num or 1, MOST_IMAGES)):
+        _check_out(Path(_numbered(args.out, index)))
     with connect(args.address, **connection(args)) as client:
         if args.image is None:
             stream = client.draw(args.model or _only_model(client, "text_to_image"), args.text, **given)

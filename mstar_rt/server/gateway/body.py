@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -12,18 +13,15 @@ from starlette.types import Receive
 
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.server.gateway.errors import FieldError, HttpError
-from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields, FormFields, parsed
+from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields, FormFields, parsed, without_data_urls
 
 JSON, FORM, UTF_8 = "application/json", "multipart/form-data", "utf-8"
 MAX_BODY_BYTES = 1 << 18
 """Some fifty thousand words. A larger body would keep the event loop, and robots with it, for too long."""
 MAX_IMAGE_BODY_BYTES = 8 << 20
-"""With an image in it, which is a single value however long it is: base64 of six megabytes (measured: 14 ms)."""
-MAX_VALUES = 1 << 14
-"""In a body of more than MAX_BODY_BYTES: it is their number that takes the time (measured: 7 ms)."""
+"""With an image in it, which is a single value however long it is: base64 of six megabytes. All beside it is at most
+MAX_BODY_BYTES."""
 MAX_FORM_FIELDS, MAX_FORM_FILES = 64, 4
-OFF_LOOP_BYTES = 1 << 15
-"""Longer JSON is read on another thread (measured: 2 ms at most; the worst of MAX_BODY_BYTES takes 17 ms)."""
 FORM_PIECE_BYTES = 1 << 14
 """A form is taken apart in pieces, between which the event loop turns (measured: 0.2 ms at most)."""
 BODY_TIMEOUT_S = 10.0
@@ -51,9 +49,11 @@ class JsonBody:
         _check_type(headers, JSON)  # which a page of another site cannot send
 
     async def fields(self, headers: Headers, body: bytes) -> Fields:
-        if len(body) > MAX_BODY_BYTES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
-            raise HttpError(413, "payload_too_large", f"the body has more than {MAX_VALUES} values: send less")
-        return Fields(await asyncio.to_thread(parsed, body) if len(body) > OFF_LOOP_BYTES else parsed(body))
+        without_urls = without_data_urls(body)
+        if len(without_urls) > MAX_BODY_BYTES:
+            message = f"the body has more than {MAX_BODY_BYTES} bytes beside data: URLs: send less"
+            raise HttpError(413, "payload_too_large", message)
+        return Fields(parsed(body, without_urls))
 
 
 class FormBody:
@@ -116,7 +116,7 @@ class _InMemory(MultiPartParser):
     has_ended = False
 
     def on_part_begin(self) -> None:
-        if self._charset != UTF_8:
+        if not _is_utf_8(self._charset):
             raise InvalidArgument("the form is not in utf-8: leave the charset of its content-type out")
         super().on_part_begin()
 
@@ -132,6 +132,13 @@ class _InMemory(MultiPartParser):
 
     def on_end(self) -> None:
         self.has_ended = True
+
+
+def _is_utf_8(charset: str) -> bool:
+    try:
+        return codecs.lookup(charset).name == UTF_8
+    except LookupError:
+        return False
 
 
 def _check_type(headers: Headers, expected: str) -> None:

@@ -18,7 +18,8 @@ TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class FieldError(InvalidArgument):
-    """A field of the request is wrong; `field` is its path in the JSON, e.g. "messages[0].role"."""
+    """A field of the request is wrong; `field` is its path in the JSON, e.g. "messages[0].role", or the name alone of
+    one that is there twice."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)

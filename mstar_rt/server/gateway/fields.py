@@ -13,17 +13,30 @@ from mstar_rt.server.gateway.errors import FieldError
 
 LARGEST = 2**63 - 1
 """Of whole numbers, which may have any length in JSON."""
+DATA_URL, LONG_URL_BYTES = b"data:", 1024
 MAX_SHOWN = 64
 """Characters of what a client wrote that a sentence repeats."""
 
 
-def parsed(body: bytes) -> Any:
-    """Raises:  InvalidArgument: it is no JSON.  FieldError: an object in it has a name twice."""
+def without_data_urls(body: bytes) -> bytes:
+    """`body` with the long data: URLs in its texts cut off, and all names as they are."""
+    # Between two quotes without a backslash before the second is a whole text, or what cannot begin with a letter d.
+    return b'"'.join(
+        DATA_URL if len(part) > LONG_URL_BYTES and part.startswith(DATA_URL) and not part.endswith(b"\\") else part
+        for part in body.split(b'"')
+    )
+
+
+def parsed(body: bytes, without_urls: bytes) -> Any:
+    """`without_urls`: of `body`, see `without_data_urls`.
+
+    Raises:  InvalidArgument: it is no JSON.  FieldError: an object in it has a name twice.
+    """
     try:
         value = msgspec.json.decode(body)
         # msgspec takes the last of several without a word. This looks at names only, and twice as long.
-        json.loads(body, object_pairs_hook=_once, parse_int=str, parse_float=str)
-    except (msgspec.DecodeError, RecursionError) as error:
+        json.loads(without_urls, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    except (msgspec.DecodeError, json.JSONDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
     return value
 

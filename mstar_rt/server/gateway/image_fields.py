@@ -9,7 +9,7 @@ from typing import Any
 
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import tensor_pb2
-from mstar_rt.server.gateway.fields import Fields
+from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields
 from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, named, take_sampling
 from mstar_rt.server.generation.image_requests import drawing_task, editing_task, image_spec
 from mstar_rt.server.generation.requests import option_names
@@ -39,7 +39,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Fields of OpenAI's API that nothing is made of here, with the values that are as if they were not given."""
 OF_ALL = ("model", "prompt", "n", RESPONSE, "output_format", "stream", BUDGET)
-KNOWN = (*OF_ALL, "think", "image", *OF_OPTIONS.values())
 NAMES: Names = {
     **named({**OF_OPTIONS, "num_images": "n", "conversation": "prompt", "think": "think", BUDGET: BUDGET}),
     "guidance_start": (INTERVAL, f"{INTERVAL}[0]"), "guidance_end": (INTERVAL, f"{INTERVAL}[1]"),
@@ -127,7 +126,7 @@ def _size(fields: Fields) -> Given:
         return {}
     match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", given)
     if match is None:
-        raise fields.error(SIZE, f'is {json.dumps(given[:64])}, expected "auto" or "WIDTHxHEIGHT" in pixels')
+        raise fields.error(SIZE, f'is {json.dumps(given[:MAX_SHOWN])}, expected "auto" or "WIDTHxHEIGHT" in pixels')
     return {"width": (SIZE, int(match[1])), "height": (SIZE, int(match[2]))}
 
 
@@ -136,7 +135,7 @@ def _format(fields: Fields) -> str:
     if given in OTHER_FORMATS:
         raise fields.error("output_format", f"is {given}, which this server does not make: ask for png or jpeg")
     if given not in FORMATS:
-        raise fields.error("output_format", f"is {json.dumps(given[:64])}, expected one of {', '.join(FORMATS)}")
+        raise fields.error("output_format", f"is {json.dumps(given[:MAX_SHOWN])}, expected one of {', '.join(FORMATS)}")
     return given
 
 
@@ -145,4 +144,4 @@ def _check_response(fields: Fields) -> None:
     if given == "url":
         raise fields.error(RESPONSE, "is url, but this server keeps no images to be fetched: ask for b64_json")
     if given not in (None, "b64_json"):
-        raise fields.error(RESPONSE, f"is {json.dumps(given[:64])}, expected b64_json")
+        raise fields.error(RESPONSE, f"is {json.dumps(given[:MAX_SHOWN])}, expected b64_json")

@@ -18,6 +18,8 @@ BUDGET = "budget_ms"
 
 Given = dict[str, tuple[str, Any]]
 """By the option's name: the field that it came as, and its value."""
+QUOTED = r"""(?<!option )(?<!tensor )(?<!image )(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+"""What a sentence quotes but for names of options and inputs: words of the client, names of models."""
 Names = Mapping[str, tuple[str, str]]
 """By what the server and the model call something: the field that it is in, and what a sentence calls it there."""
 
@@ -74,9 +76,9 @@ def as_fields(names: Names) -> Iterator[None]:
             found.append(field)
             return shown
 
-        # Models may be called like options: "model 'voice'" and "voice.speech" stay as they are.
-        pattern = rf"model '[^']*'|(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-]|\.\w)"
-        message = re.sub(pattern, field_of, str(error))
+        # Models may be called like options: "voice.speech" stays as it is.
+        name = rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-]|\.\w)"
+        message = re.sub(f"{QUOTED}|{name}", field_of, str(error))
         if not found:
             raise
         raise FieldError(found[0], message) from None

@@ -12,7 +12,7 @@ from mstar_rt.model import ServedModel
 from mstar_rt.model.generation import Reason
 from mstar_rt.server.gateway import wav
 from mstar_rt.server.gateway.call import Call
-from mstar_rt.server.gateway.fields import Fields
+from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields
 from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, as_fields, checked, named, take_sampling
 from mstar_rt.server.generation.events import End, Sound, pcm16, speech_events
 from mstar_rt.server.generation.requests import speech_input, speech_spec
@@ -109,7 +109,7 @@ def _format(fields: Fields) -> str:
     if given in OTHER_FORMATS:
         raise fields.error(name, f"is {given}, which this server does not make: ask for wav or pcm")
     if given not in FORMATS:
-        raise fields.error(name, f"is {json.dumps(given[:64])}, expected one of {', '.join(FORMATS)}")
+        raise fields.error(name, f"is {json.dumps(given[:MAX_SHOWN])}, expected one of {', '.join(FORMATS)}")
     return given
 
 

@@ -24,8 +24,8 @@ from mstar_rt.errors import MstarError
 from mstar_rt.model import ServedModel
 from mstar_rt.server.gateway.chat import read_chat
 from mstar_rt.server.gateway.errors import Refusal
-from mstar_rt.server.gateway.fields import Fields, FormFields, parsed
-from mstar_rt.server.gateway.image_fields import KNOWN, read_images
+from mstar_rt.server.gateway.fields import Fields, FormFields, parsed, without_data_urls
+from mstar_rt.server.gateway.image_fields import OF_ALL, OF_OPTIONS, read_images
 from mstar_rt.server.gateway.images import requests_of
 from mstar_rt.server.gateway.options import checked
 from mstar_rt.server.gateway.speech import read_speech
@@ -91,6 +91,9 @@ def seeing(model: ServedModel, fields: Fields) -> TaskInput:
     return chat_input(model, asked.messages, checked(model, "chat", asked.options), None)
 
 
+FIELDS = {*OF_ALL, *OF_OPTIONS.values(), "think", "image"}
+
+
 def drawing(model: ServedModel, fields: Fields) -> TaskInput:
     fields.required_text("model")
     return requests_of(model, read_images(fields, model, is_edit=False), None).inputs[-1]
@@ -98,7 +101,7 @@ def drawing(model: ServedModel, fields: Fields) -> TaskInput:
 
 def editing(model: ServedModel, fields: Fields) -> TaskInput:
     """As forms give it, in which all is text."""
-    left = {name: as_text(value) for name in KNOWN if (value := fields.any(name)) is not None}
+    left = {name: as_text(value) for name in FIELDS if (value := fields.any(name)) is not None}
     fields.refuse_rest(())
     form = FormFields(left)
     form.required_text("model")
@@ -132,7 +135,7 @@ def test_each_is_served_or_refused(like: dict[str, Any], read: Callable[[ServedM
 
 def refused(model: ServedModel, body: bytes, read: Callable[[ServedModel, Fields], TaskInput]) -> Refusal | None:
     try:
-        given = read(model, Fields(parsed(body)))
+        given = read(model, Fields(parsed(body, without_data_urls(body))))
         model.check_request(given.task, given.tensors, given.params)
     except MstarError as error:
         return Refusal(error, "r")

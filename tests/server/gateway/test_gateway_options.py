@@ -58,6 +58,13 @@ def test_what_a_model_refuses_is_said_of_fields(given: dict[str, Any], field: st
         ("seed.edit_image: tensor 'image' has H = 9", "image", "seed.edit_image: tensor 'image' has H = 9"),
         ("model 'seed': give height", "size", "model 'seed': give size (height)"),
         ("my-seed.think: the conversation is long.", "prompt", "my-seed.think: the prompt is long."),
+        ("a.b: option 'renormalization' is 'width'", "cfg_renorm_type", "a.b: option 'cfg_renorm_type' is 'width'"),
+        (
+            """it's "seed" and 'a seed\\'s seed': give seed""",
+            "seed",
+            """it's "seed" and 'a seed\\'s seed': give seed""",
+        ),
+        ("image 'image' is 9 x 9, of width 9", "image", "image 'image' is 9 x 9, of size (width) 9"),
     ],
 )
 def test_names_of_models_and_tasks_stay(message: str, field: str, said: str) -> None:
@@ -66,7 +73,13 @@ def test_names_of_models_and_tasks_stay(message: str, field: str, said: str) -> 
     assert (error.value.field, str(error.value)) == (field, said)
 
 
-@pytest.mark.parametrize("error", [InvalidArgument("model 'x' is busy"), Internal("seed"), FieldError("a", "seed")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidArgument("model 'x' is busy"), InvalidArgument("'My seed is' cannot be read out"), Internal("seed"),
+        FieldError("a", "seed"),
+    ],
+)  # fmt: skip
 def test_other_errors_stay(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, as_fields(named({"seed": "seed"})):
         raise error

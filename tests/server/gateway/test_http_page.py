@@ -60,7 +60,7 @@ def test_the_printed_key_is_one() -> None:
 
 
 def test_every_field_and_every_status_is_listed() -> None:
-    served_fields = {*chat.KNOWN, *speech.KNOWN, *image_fields.KNOWN}
+    served_fields = {*chat.KNOWN, *speech.KNOWN, *image_fields.OF_ALL, *image_fields.OF_OPTIONS.values(), "think"}
     missing = {name for name in served_fields if f"`{name}`" not in PAGE and f"`{name}:" not in PAGE}
     assert missing == set()
     listed = {int(status) for row in re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE) for status in row.split(", ")}

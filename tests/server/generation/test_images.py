@@ -439,7 +439,7 @@ def test_a_model_that_ends_without_an_image_is_at_fault(generate: Any, painting:
         list(generate(request()))
 
 
-def test_five_hundred_that_fail_leave_no_memory(generate: Any, painting: ToyRuntime) -> None:
+def test_hundreds_that_fail_leave_no_memory(generate: Any, painting: ToyRuntime) -> None:
     """Each holds 200 kB of image where the server puts inputs, and gets another that is not the whole answer."""
 
     async def half(job: Job) -> None:
@@ -458,9 +458,10 @@ def test_five_hundred_that_fail_leave_no_memory(generate: Any, painting: ToyRunt
         gc.collect()
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-    before = resident_after(256)  # until then the C library gathers what it keeps
-    assert resident_after(256) - before < 25 << 20  # of 50 MB
-    assert len(painting.seen(Submit)) == 512
+    first, second, third = (resident_after(256) for _ in range(3))
+    # The C library gathers what it keeps; what is lost is lost each time, 50 MB of it.
+    assert min(second - first, third - second) < 25 << 20
+    assert len(painting.seen(Submit)) == 768
     # Those of the last call are there as long as gRPC has its error at hand.
     assert sum(type(each) in (RequestStream, Emission) for each in gc.get_objects()) < 5 * MAX_NUM_IMAGES
 
