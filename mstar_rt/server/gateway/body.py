@@ -17,7 +17,8 @@ from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields, FormFields, parsed
 
 JSON, FORM, UTF_8 = "application/json", "multipart/form-data", "utf-8"
 MAX_BODY_BYTES = 1 << 18
-"""Some fifty thousand words. A larger body would keep the event loop, and robots with it, for too long."""
+"""Some fifty thousand words. A larger body would keep the event loop, and robots with it, for too long: one of nothing
+but short names takes 14 ms to read, an image of eight megabytes 5 ms."""
 MAX_IMAGE_BODY_BYTES = 8 << 20
 """With an image in it, which is a single value however long it is: base64 of six megabytes. All beside it is at most
 MAX_BODY_BYTES."""

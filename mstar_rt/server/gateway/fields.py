@@ -20,6 +20,8 @@ MAX_SHOWN = 64
 
 def without_data_urls(body: bytes) -> bytes:
     """`body` with the long data: URLs in its texts cut off, and all names as they are."""
+    if DATA_URL not in body:
+        return body
     # Between two quotes without a backslash before the second is a whole text, or what cannot begin with a letter d.
     return b'"'.join(
         DATA_URL if len(part) > LONG_URL_BYTES and part.startswith(DATA_URL) and not part.endswith(b"\\") else part
