@@ -18,6 +18,8 @@ from mstar_rt.errors import InvalidArgument
 
 OFF = 1.0
 """The scale that changes nothing."""
+OF_GUIDING: tuple[str, ...] = ("guidance_start", "guidance_end", "renormalization", "renormalization_min")
+"""Options that change nothing where both scales are off."""
 
 
 class Branches(NamedTuple):
@@ -66,3 +68,24 @@ def check_guidance(params: Mapping[str, Any]) -> None:
             f"renormalization_min is {params['renormalization_min']:g}, but renormalization is 'none': leave one of "
             "them out"
         )
+
+
+def check_guided(params: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Options that say how to guide, where nothing is guided. One that has its default, of `usual`, may be one that was
+    not given: it is let in.
+
+    Raises:  InvalidArgument: one of them has another value, and no use.
+    """
+    if params["text_guidance"] > OFF:
+        return
+    if params["image_guidance"] <= OFF:
+        without_use, why = OF_GUIDING, "nothing is guided"
+    elif params["renormalization"] == "text_channel":
+        without_use, why = ("renormalization_min",), "renormalization is 'text_channel' and the text guides nothing"
+    else:
+        return
+    for name in without_use:
+        if params[name] != usual[name]:
+            raise InvalidArgument(
+                f"{name} is {params[name]!r}, but {why}: set text_guidance above 1, or leave {name} out"
+            )

@@ -28,18 +28,19 @@ class EncodeLatents(Stateless):
     def __init__(self, autoencoder: Autoencoder, processor: ImageProcessor, config: BagelConfig) -> None:
         self._autoencoder = autoencoder
         self._processor = processor
-        self._patch = config.latent_patch
+        self._config = config
 
     def compute(self, call: NodeCall) -> dict[str, torch.Tensor]:
-        check_drawing(call.params)
+        check_drawing(call.params, self._config)
         pixels = self._processor.latent_pixels(call.inputs["image"])
         moments = self._autoencoder.encode(pixels)
         noise = None
         if call.params.get("sample_latents", False):
             noise = torch.randn(moments.mean.shape, generator=call.generator()).to(moments.mean.device)
         latents = self._autoencoder.latents(moments, noise)
-        size = latents.shape[2] // self._patch, latents.shape[3] // self._patch
-        return {"image_latents": to_tokens(latents, self._patch)[0].unflatten(0, size), "size": torch.tensor(size)}
+        patch = self._config.latent_patch
+        size = latents.shape[2] // patch, latents.shape[3] // patch
+        return {"image_latents": to_tokens(latents, patch)[0].unflatten(0, size), "size": torch.tensor(size)}
 
 
 class EncodeVision(Stateless):

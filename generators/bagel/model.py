@@ -14,9 +14,9 @@ from generators.bagel.tasks import all_tasks
 from generators.bagel.tokens import BagelTokens
 from generators.bagel.walks import CACHE, MAIN, WITHOUT_IMAGE, WITHOUT_TEXT, build_graph
 from generators.llama.model import PAGE_TOKENS
-from generators.llama.options import check_known, max_sequence_tokens
+from generators.llama.options import check_known, max_sequence_tokens, packaged_name
 from generators.llama.room import check_room, most_tokens
-from mstar_rt.errors import ConfigError, nearest
+from mstar_rt.errors import ConfigError
 from mstar_rt.model import ChatSpec, GenerationSpec, ImageSpec, KVSpec, ServedModel
 
 OPTIONS = ("checkpoint", "max_sequence_tokens", "think_prompt")
@@ -72,16 +72,33 @@ def declare(name: str, checkpoint: str, options: Mapping[str, Any]) -> ServedMod
             ),
         ),
     )  # fmt: skip
+    _check_think_prompt(model, config)
     _check_room(model, config)
     return model
 
 
+def _check_think_prompt(model: ServedModel, config: BagelConfig) -> None:
+    """A deployment's own. The tokenizer is read only where there is one, as that takes time."""
+    if not model.options.get("think_prompt"):
+        return
+    special = _tokens(model, config).special_in(config.think_prompt)
+    if special is not None:
+        raise ConfigError(
+            f"model {model.name!r}: option 'think_prompt' has {special!r} in it, which this model reads as the border "
+            "of a text: take it out"
+        )
+
+
 def _check_room(model: ServedModel, config: BagelConfig) -> None:
     def exactly() -> dict[str, int]:
-        tokens = BagelTokens(folder_of(model.name, model.checkpoint, model.options), config.language.vocab_size)
+        tokens = _tokens(model, config)
         return num_read(config, lambda text: len(tokens.encode(text, has_begin=False)))
 
     check_room(model, num_read(config, most_tokens), exactly, {"think_and_draw": "think_prompt"})
+
+
+def _tokens(model: ServedModel, config: BagelConfig) -> BagelTokens:
+    return BagelTokens(folder_of(model.name, model.checkpoint, model.options), config.language.vocab_size)
 
 
 def config_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> BagelConfig:
@@ -90,16 +107,13 @@ def config_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> BagelCo
     prompt = options.get("think_prompt", config.think_prompt)
     if not isinstance(prompt, str):
         raise ConfigError(f"model {name!r}: option 'think_prompt' is {prompt!r}, expected a text")
+    if prompt and not prompt.strip():
+        raise ConfigError(
+            f"model {name!r}: 'think_prompt' has no word in it, expected a text, or an empty one for no plans"
+        )
     return replace(config, think_prompt=prompt)
 
 
 def folder_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> Path:
-    packaged = options.get("checkpoint")
-    if packaged is not None and checkpoint:
-        raise ConfigError(f"model {name!r} has both a checkpoint and the option 'checkpoint', give one of them")
-    if checkpoint:
-        return Path(checkpoint)
-    packaged = SHAPES if packaged is None else packaged
-    if packaged not in PACKAGED:
-        raise ConfigError(f"model {name!r}: option 'checkpoint' is {packaged!r}, {nearest(str(packaged), PACKAGED)}")
-    return PACKAGED[packaged]
+    packaged = packaged_name(name, checkpoint, options, PACKAGED)
+    return Path(checkpoint) if checkpoint else PACKAGED[packaged or SHAPES]

@@ -32,7 +32,7 @@ def build_nodes(model: ServedModel, resources: NodeResources) -> dict[str, Any]:
     asked = (resources.nodes or names) & names
     tokens, processor = BagelTokens(folder, config.language.vocab_size), ImageProcessor(config, device)
     code: dict[str, Any] = {
-        "tokenize": Tokenize(tokens, config.think_prompt), "begin": Begin(config), "thought": Thought(tokens),
+        "tokenize": Tokenize(tokens, config), "begin": Begin(config), "thought": Thought(tokens),
         "begin_writing": BeginWriting(tokens), "finish": Finish(), "noise": Noise(config.latent_dim, device),
         "guide": Guide(),
     }  # fmt: skip

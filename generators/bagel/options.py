@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from generators.bagel.config import RENORMALIZATIONS, BagelConfig
-from generators.bagel.guidance import check_guidance
+from generators.bagel.guidance import check_guidance, check_guided
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import ParamSpec
 
@@ -65,12 +65,19 @@ def drawing_params(config: BagelConfig, edits: bool) -> tuple[ParamSpec, ...]:
     )  # fmt: skip
 
 
-def check_drawing(params: Mapping[str, Any]) -> None:
-    """Raises: InvalidArgument: options that say nothing, or contradict each other; see check_guidance."""
+def check_drawing(params: Mapping[str, Any], config: BagelConfig) -> None:
+    """Raises: InvalidArgument: options that say nothing, or contradict each other; see check_guidance, check_guided."""
     if "num_denoise_steps" not in params:
         return
+    usual = {spec.name: spec.default for spec in drawing_params(config, edits="height" not in params)}
     check_guidance(params)
-    num_steps = params["num_denoise_steps"]
+    check_guided(params, usual)
+    num_steps, shift = params["num_denoise_steps"], params["timestep_shift"]
+    if num_steps == 1 and shift != usual["timestep_shift"]:
+        raise InvalidArgument(
+            f"timestep_shift is {shift:g}, but the only denoise step goes all the way whatever it is: set "
+            "num_denoise_steps above 1, or leave timestep_shift out"
+        )
     for name in ("preview_every", "latents_every"):
         if params[name] > num_steps:
             raise InvalidArgument(f"{name} is {params[name]}, but there are {num_steps} denoise steps: ask for fewer")

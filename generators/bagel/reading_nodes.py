@@ -10,8 +10,10 @@ import torch
 from generators.bagel.backbone import Backbone
 from generators.bagel.contexts import IS_MAIN, NOT_READ, Positions, read_positions
 from generators.bagel.guidance import branches_read
+from generators.bagel.tasks import usual_thought_tokens
 from generators.bagel.walks import MAIN, WITHOUT_IMAGE, WITHOUT_TEXT
 from generators.llama.chat_nodes import check_length
+from generators.llama.options import usual_max_tokens
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.model import NodeCall, NodeResult
 from mstar_rt.nn.attention import AttentionPlan, AttentionStep, StepKind
@@ -88,8 +90,10 @@ class ReadText:
         """Raises:  InvalidArgument: what is read, and what may be written behind it, is too long together."""
         what = "conversation, with its image," if num_tokens > len(call.inputs["ids"]) else "conversation"
         if "max_tokens" in call.params:
-            num_more = TEXT_BORDERS if "num_denoise_steps" in call.params else 0
-            check_length(num_tokens, call.params["max_tokens"], self._max_tokens - num_more, what)
+            longest, is_planned = self._max_tokens, "num_denoise_steps" in call.params
+            usual = usual_thought_tokens(longest) if is_planned else usual_max_tokens(longest - 1)
+            most = longest - TEXT_BORDERS if is_planned else longest
+            check_length(num_tokens, call.params["max_tokens"], most, what, usual)
         elif num_tokens > self._max_tokens:
             raise InvalidArgument(
                 f"the {what} has {num_tokens} tokens, over the {self._max_tokens} that this model takes: shorten it"

@@ -49,7 +49,7 @@ def all_tasks(config: BagelConfig, longest: int) -> tuple[TaskSpec, ...]:
         ),
     ]  # fmt: skip
     if config.think_prompt:
-        thought = token_params(longest - 1, {"max_tokens": min(USUAL_THOUGHT_TOKENS, max(1, longest // 2))})
+        thought = token_params(longest - 1, {"max_tokens": usual_thought_tokens(longest)})
         stop = next(param for param in words if param.name == "stop")
         tasks.append(
             TaskSpec(
@@ -60,6 +60,10 @@ def all_tasks(config: BagelConfig, longest: int) -> tuple[TaskSpec, ...]:
             )
         )  # fmt: skip
     return tuple(tasks)
+
+
+def usual_thought_tokens(longest: int) -> int:
+    return min(USUAL_THOUGHT_TOKENS, max(1, longest // 2))
 
 
 def _drawn() -> tuple[TensorSpec, ...]:

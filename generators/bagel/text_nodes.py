@@ -23,19 +23,19 @@ from mstar_rt.model.conversation import Turn, read_conversation, read_text
 class Tokenize(Stateless):
     """A conversation to tokens; before a plan, with the text that asks for one."""
 
-    def __init__(self, tokens: BagelTokens, think_prompt: str) -> None:
+    def __init__(self, tokens: BagelTokens, config: BagelConfig) -> None:
         self._tokens = tokens
-        self._think_prompt = think_prompt
+        self._config = config
 
     def compute(self, call: NodeCall) -> dict[str, torch.Tensor]:
-        check_drawing(call.params)
+        check_drawing(call.params, self._config)
         if "stop" in call.params:
             read_stops(call.params["stop"])
         turns = read_conversation(call.inputs["conversation"].cpu().numpy())
         check_not_forged(turns, self._tokens)
         if "num_denoise_steps" in call.params:
             _check_request(turns)
-        texts = [self._think_prompt] if call.node == TO_THINK else []
+        texts = [self._config.think_prompt] if call.node == TO_THINK else []
         wrapped = [self._tokens.wrapped(text) for text in (*texts, *(turn["content"] for turn in turns))]
         num_earlier = sum(map(len, wrapped[:-1]))
         return {"ids": torch.tensor(list(chain.from_iterable(wrapped))), "num_earlier": torch.tensor(num_earlier)}

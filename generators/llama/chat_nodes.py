@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from generators.llama.language_nodes import EndIds, Written
+from generators.llama.options import usual_max_tokens
 from generators.llama.text_pieces import Pieces, next_piece, read_stops
 from generators.llama.tokenizer import ChatTemplate, LlamaTokenizer
 from mstar_rt.errors import InvalidArgument
@@ -26,7 +27,8 @@ class Prompt(OneByOne):
     def run_one(self, call: NodeCall) -> NodeResult:
         read_stops(call.params["stop"])
         ids = self.ids(call.inputs["conversation"].cpu().numpy())
-        check_length(len(ids), call.params["max_tokens"], self._max_tokens, "conversation")
+        usual = usual_max_tokens(self._max_tokens - 1)
+        check_length(len(ids), call.params["max_tokens"], self._max_tokens, "conversation", usual)
         return NodeResult({"ids": torch.tensor(ids), "num_input_tokens": torch.tensor(len(ids))})
 
     def ids(self, conversation: np.ndarray) -> list[int]:
@@ -39,20 +41,25 @@ class Prompt(OneByOne):
 def check_not_forged(turns: Sequence[Turn], tokenizer: LlamaTokenizer) -> None:
     """Raises:  InvalidArgument: a turn has in it what only the template writes."""
     for index, turn in enumerate(turns):
-        forged = [text for text in tokenizer.special_texts if text in turn["content"]]
-        if forged:
+        forged = tokenizer.special_in(turn["content"])
+        if forged is not None:
             raise InvalidArgument(
-                f"turn {index} of the conversation has {forged[0]!r} in it, which this model reads as the border of a "
+                f"turn {index} of the conversation has {forged!r} in it, which this model reads as the border of a "
                 "turn: take it out"
             )
 
 
-def check_length(num_prompt: int, max_tokens: int, most: int, what: str) -> None:
-    """Raises:  InvalidArgument: prompt and answer are longer together than the model takes. Nothing is ever cut."""
+def check_length(num_prompt: int, max_tokens: int, most: int, what: str, usual: int | None = None) -> None:
+    """`usual`: the default of max_tokens, which a request may have without saying so.
+
+    Raises:  InvalidArgument: prompt and answer are longer together than the model takes. Nothing is ever cut.
+    """
     if num_prompt + max_tokens > most:
+        default = " (the default)" if max_tokens == usual else ""
+        lower = f", or set max_tokens to {most - num_prompt} or less" if num_prompt < most else ""
         raise InvalidArgument(
-            f"the {what} has {num_prompt} tokens and max_tokens is {max_tokens}, together over the {most} that this "
-            "model takes: shorten it, or lower max_tokens"
+            f"the {what} has {num_prompt} tokens and max_tokens is {max_tokens}{default}, together over the {most} "
+            f"that this model takes: shorten it{lower}"
         )
 
 

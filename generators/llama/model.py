@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from generators.llama.config import LlamaConfig, read_config
-from generators.llama.options import check_known, max_sequence_tokens, published_defaults
+from generators.llama.options import check_known, max_sequence_tokens, packaged_name, published_defaults
 from generators.llama.room import check_room
 from generators.llama.smollm2 import SMOLLM2, smollm2_folder
 from generators.llama.tasks import chat_task
 from generators.llama.tokenizer import ChatTemplate, LlamaTokenizer
 from generators.llama.walks import CACHE, build_graph
-from mstar_rt.errors import ConfigError, nearest
+from mstar_rt.errors import ConfigError
 from mstar_rt.model import ChatSpec, GenerationSpec, KVSpec, ServedModel
 from mstar_rt.model.conversation import WARM_UP
 
@@ -71,15 +71,11 @@ def cache_for(config: LlamaConfig, longest: int) -> KVSpec:
 
 def folder_of(name: str, checkpoint: str, options: Mapping[str, Any]) -> Path:
     """The folder with the files of a model, made first where a package carries them in another form."""
-    packaged = options.get("checkpoint")
-    if packaged is not None and checkpoint:
-        raise ConfigError(f"model {name!r} has both a checkpoint and the option 'checkpoint', give one of them")
-    if packaged is None and not checkpoint:
+    packaged = packaged_name(name, checkpoint, options, PACKAGED)
+    if packaged is not None:
+        return PACKAGED[packaged]()
+    if not checkpoint:
         raise ConfigError(
             f"model {name!r} has no checkpoint: name its folder, or give the option checkpoint: {SMOLLM2}"
         )
-    if packaged is None:
-        return Path(checkpoint)
-    if packaged not in PACKAGED:
-        raise ConfigError(f"model {name!r}: option 'checkpoint' is {packaged!r}, {nearest(str(packaged), PACKAGED)}")
-    return PACKAGED[packaged]()
+    return Path(checkpoint)

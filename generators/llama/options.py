@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ DEFAULTS: dict[str, float] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "rep
 
 def token_params(limit: int, defaults: Mapping[str, Any]) -> tuple[ParamSpec, ...]:
     """The options of a task that draws tokens, at most `limit` of them, with these defaults."""
-    # Half of what a short context holds, so that there is room for a prompt.
-    given = {"max_tokens": max(1, min(USUAL_MAX_TOKENS, limit // 2)), **DEFAULTS, **defaults}
+    given = {"max_tokens": usual_max_tokens(limit), **DEFAULTS, **defaults}
     return (
         ParamSpec("max_tokens", "int", int(given["max_tokens"]), "tokens at most", "tokens", minimum=1, maximum=limit),
         ParamSpec(
@@ -38,6 +37,11 @@ def token_params(limit: int, defaults: Mapping[str, Any]) -> tuple[ParamSpec, ..
             optional=True,
         ),
     )  # fmt: skip
+
+
+def usual_max_tokens(limit: int) -> int:
+    """Half of what a short context holds, so that there is room for a prompt."""
+    return max(1, min(USUAL_MAX_TOKENS, limit // 2))
 
 
 def published_defaults(folder: Path) -> dict[str, Any]:
@@ -65,6 +69,30 @@ def max_sequence_tokens(name: str, options: Mapping[str, Any], max_positions: in
         raise ConfigError(
             f"model {name!r}: option 'max_sequence_tokens' is {given!r}, expected a whole number from 2 to "
             f"{max_positions}"
+        )
+    return given
+
+
+def packaged_name(name: str, checkpoint: str, options: Mapping[str, Any], packaged: Collection[str]) -> str | None:
+    """The option `checkpoint`, which names weights that come with a package in place of a folder.
+
+    Raises:  ConfigError: it is none of `packaged`, or a folder is given as well; or a folder that is not there, and
+                 `packaged` has its name.
+    """
+    given = options.get("checkpoint")
+    if given is not None and checkpoint:
+        raise ConfigError(f"model {name!r} has both a checkpoint and the option 'checkpoint', give one of them")
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(
+            f"model {name!r}: option 'checkpoint' is {given!r}, expected a name as text: {' or '.join(packaged)}"
+        )
+    if given is not None and given not in packaged:
+        raise ConfigError(f"model {name!r}: option 'checkpoint' is {given!r}, {nearest(given, packaged)}")
+    meant = Path(checkpoint).name
+    if meant in packaged and not Path(checkpoint).exists():
+        raise ConfigError(
+            f"model {name!r}: there is no folder {checkpoint}; for the weights {meant!r} that come with a package "
+            f"write options: {{checkpoint: {meant}}} in its place"
         )
     return given
 

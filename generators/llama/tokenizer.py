@@ -35,6 +35,10 @@ class LlamaTokenizer:
         added = self._tokenizer.get_added_tokens_decoder().values()
         self.special_texts = tuple(token.content for token in added if token.special)
 
+    def special_in(self, text: str) -> str | None:
+        """The first special token whose text is part of this one."""
+        return next((special for special in self.special_texts if special in text), None)
+
     def encode(self, text: str, has_begin: bool) -> list[int]:
         """The ids of a text, in which special tokens are such; `has_begin`: with what the file puts around a text."""
         return list(self._tokenizer.encode(text, add_special_tokens=has_begin).ids)

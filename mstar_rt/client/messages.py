@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,10 +29,13 @@ ROLLOUT_OUTPUTS = {
     "goal_distance": wire.Rollout.OUTPUT_GOAL_DISTANCE,
 }
 
-_WHOLE = (
-    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
-)  # fmt: skip
+WHOLE = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1), FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}  # fmt: skip
+"""Least and largest number of each type of field that holds whole numbers."""
+MAX_SEED = 2**63 - 1
+"""Of a request: its field has one bit more."""
 
 
 def frames(images: Images) -> tensor_pb2.Frames:
@@ -65,9 +67,8 @@ def numbers(values: Numbers, name: str) -> tensor_pb2.Tensor:
 
 
 def _not_numbers(name: str, values: object) -> InvalidArgument:
-    shown = f"an array of dtype {values.dtype}" if isinstance(values, np.ndarray) else reprlib.repr(values)
     return InvalidArgument(
-        f"{name} is {shown}, expected an array or nested sequences of numbers, all rows of one length"
+        f"{name} is {arguments.shown(values)}, expected an array or nested sequences of numbers, all rows of one length"
     )
 
 
@@ -156,7 +157,7 @@ def planner(options: Mapping[str, Any]) -> wire.PlannerOptions:
         try:
             _set_planner_option(message, name, value)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise InvalidArgument(f"option {name!r} cannot be {value!r}: {error}") from error
+            raise InvalidArgument(f"option {name!r} cannot be {arguments.shown(value)}: {error}") from error
     return message
 
 
@@ -172,8 +173,8 @@ def _set_planner_option(message: wire.PlannerOptions, name: str, value: Any) -> 
         setattr(message, name, enum_number(field.enum_type, value))
     elif field.message_type is not None:
         getattr(message, name).CopyFrom(numbers(value, name))
-    elif field.cpp_type in _WHOLE:
-        setattr(message, name, arguments.whole(value))
+    elif field.cpp_type in WHOLE:
+        setattr(message, name, whole(field, value))
     elif field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
         setattr(message, name, arguments.number(value))
     else:
@@ -193,7 +194,8 @@ def _set_pins(message: wire.PlannerOptions, pins: Any) -> None:
     if not pins:
         _set_model_option(message, "pinned_dims", ())
         _set_model_option(message, "pinned_values", ())
-    values = {arguments.whole(dimension): arguments.number(value) for dimension, value in pins.items()}
+    dimension = wire.PinnedDimension.DESCRIPTOR.fields_by_name["dimension"]
+    values = {whole(dimension, pinned): arguments.number(value) for pinned, value in pins.items()}
     message.pinned.extend(wire.PinnedDimension(dimension=d, value=v) for d, v in sorted(values.items()))
 
 
@@ -203,7 +205,14 @@ def _set_branching(message: wire.PlannerOptions, branching: Any) -> None:
         raise TypeError("a sequence of whole numbers is expected, () for flat sampling")
     if not len(branching):
         _set_model_option(message, "tree_branching", ())
-    message.tree_branching.extend(arguments.whole(branches) for branches in branching)
+    field = message.DESCRIPTOR.fields_by_name["tree_branching"]
+    message.tree_branching.extend(whole(field, branches) for branches in branching)
+
+
+def whole(field: Any, value: object) -> int:
+    """Raises:  TypeError, ValueError: not a whole number, not one that `field` takes; it says what is expected."""
+    least, most = WHOLE[field.cpp_type]
+    return arguments.whole(value, least, MAX_SEED if field.name == "seed" else most)
 
 
 def enum_number(enum: Any, value: Any) -> int:
@@ -230,7 +239,7 @@ def option_value(name: str, value: Any) -> request_pb2.OptionValue:
         return request_pb2.OptionValue(numbers=request_pb2.NumberList(values=[float(each) for each in value]))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"option {name!r} is {value!r}, expected a bool, a number, text or a sequence of numbers"
+            f"option {name!r} is {arguments.shown(value)}, expected a bool, a number, text or a sequence of numbers"
         ) from error
 
 
@@ -239,7 +248,7 @@ def _choice(name: str, value: str | None, known: Mapping[str, int]) -> Any:
     if value is None:
         return None
     if not isinstance(value, str) or value not in known:
-        raise InvalidArgument(f"{name} is {value!r}, expected one of {', '.join(known)}")
+        raise InvalidArgument(f"{name} is {arguments.shown(value)}, expected one of {', '.join(known)}")
     return known[value]
 
 
@@ -252,7 +261,7 @@ def request_options(budget_ms: float | None, criticality: str | None = None) -> 
             "generation": request_pb2.CRITICALITY_GENERATION,
         }
         if not isinstance(criticality, str) or criticality not in known:
-            raise InvalidArgument(f"criticality is {criticality!r}, expected one of {', '.join(known)}")
+            raise InvalidArgument(f"criticality is {arguments.shown(criticality)}, expected one of {', '.join(known)}")
         message.criticality = known[criticality]
     return message
 
@@ -261,8 +270,14 @@ def compressed(data: object, name: str) -> tensor_pb2.Image:
     """Raises:  InvalidArgument: not the bytes of a JPEG or PNG file."""
     if not isinstance(data, bytes):
         raise InvalidArgument(f"{name} must be an array [T, H, W, 3] or JPEG or PNG files as bytes")
-    if data.startswith(b"\xff\xd8"):
-        return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_JPEG, data=data)
-    if data.startswith(b"\x89PNG"):
-        return tensor_pb2.Image(encoding=tensor_pb2.Image.ENCODING_PNG, data=data)
-    raise InvalidArgument(f"{name} given as bytes must be JPEG or PNG files")
+    encoding = encoding_of(data)
+    if encoding is None:
+        raise InvalidArgument(f"{name} given as bytes must be JPEG or PNG, and these are neither")
+    return tensor_pb2.Image(encoding=encoding, data=data)
+
+
+def encoding_of(file: bytes) -> tensor_pb2.Image.Encoding | None:
+    """None: it is neither a JPEG nor a PNG file."""
+    if file.startswith(b"\xff\xd8"):
+        return tensor_pb2.Image.ENCODING_JPEG
+    return tensor_pb2.Image.ENCODING_PNG if file.startswith(b"\x89PNG") else None

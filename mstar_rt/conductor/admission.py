@@ -10,13 +10,13 @@ import msgspec
 
 from mstar_rt.clock import Clock
 from mstar_rt.conductor.admission_costs import CostBook, Estimate, Kind, TaskCosts
-from mstar_rt.conductor.admission_queue import CLASSES, RequestQueues
+from mstar_rt.conductor.admission_queue import CLASSES, Call, RequestQueues
 from mstar_rt.conductor.admission_rates import Reservations
 from mstar_rt.conductor.admission_sharing import Sharing
 from mstar_rt.conductor.requests import RequestState
 from mstar_rt.config import WorkerConfig
 from mstar_rt.config_admission import AdmissionConfig
-from mstar_rt.errors import FailedPrecondition, ResourceExhausted
+from mstar_rt.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted
 from mstar_rt.message import OpenSession, Submit
 from mstar_rt.model import ServedModel
 from mstar_rt.placement import Placement
@@ -99,6 +99,7 @@ class Admission:
         """Before it begins. Whatever is admitted has to be said to have `ended`.
 
         Raises:  ResourceExhausted, with the numbers.  FailedPrecondition: class control without an admitted session.
+                 DeadlineExceeded: what came with it is too much for its deadline.
         """
         submit = state.submit
         costs = self._costs.of(submit.model, submit.task)
@@ -111,7 +112,8 @@ class Admission:
             return
         kind = costs.kind(submit.params)
         if submit.warmup_on is None:
-            self._queue(state, costs.estimate(kind, self._num_sharing(submit)))
+            num_sharing = self._num_sharing(submit)
+            self._queue(state, costs.estimate(kind, num_sharing), Call(submit.num_together, num_sharing))
         self._admitted[submit.request_id] = costs, kind
 
     def _num_sharing(self, submit: Submit) -> int:
@@ -119,7 +121,7 @@ class Admission:
         num_replicas = max([len(group.ranks) for group in self._placement.groups(submit.model)], default=1)
         return max(1, submit.num_together // num_replicas)
 
-    def _queue(self, state: RequestState, estimate: Estimate) -> None:
+    def _queue(self, state: RequestState, estimate: Estimate, call: Call) -> None:
         submit, now_ns = state.submit, self._clock.now_ns()
         most = self._config.max_requests_per_client
         if submit.client and self._requests_of[submit.client] >= most:
@@ -132,8 +134,8 @@ class Admission:
             reason = "queue_full"
             self._queues.check_room(submit.criticality, now_ns)
             reason = "too_late"
-            self._queues.check_start(submit.criticality, submit.deadline_ns, cost_ns, now_ns)
-        except ResourceExhausted:
+            self._queues.check_start(submit.criticality, submit.deadline_ns, cost_ns, now_ns, call)
+        except (ResourceExhausted, DeadlineExceeded):
             self._num_refused[reason] += 1
             raise
         self._queues.add(submit.request_id, submit.criticality, submit.deadline_ns, cost_ns, now_ns)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mstar_rt.errors import ResourceExhausted
+from mstar_rt.errors import DeadlineExceeded, ResourceExhausted
 
 CLASSES = ("planning", "generation")
 """The more critical one first, whose work goes before the other's."""
@@ -26,6 +26,17 @@ class Waiting:
     level: int
     deadline_ns: int
     cost_ns: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """So many requests that came together and do the same; on one of its replicas at least so many."""
+
+    num_together: int
+    num_on_rank: int
+
+
+ALONE = Call(1, 1)
 
 
 @dataclass(slots=True)
@@ -64,8 +75,19 @@ class RequestQueues:
         error.retry_after_s = max(0.01, busiest_s / most)
         raise error
 
-    def check_start(self, criticality: str, deadline_ns: int | None, cost_ns: Mapping[int, int], now_ns: int) -> None:
-        """Raises:  ResourceExhausted: it would not begin before its deadline on some rank."""
+    def check_start(
+        self,
+        criticality: str,
+        deadline_ns: int | None,
+        cost_ns: Mapping[int, int],
+        now_ns: int,
+        call: Call = ALONE,
+    ) -> None:
+        """`call` is what it came with.
+
+        Raises:  ResourceExhausted: it would not begin before its deadline on some rank.  DeadlineExceeded: nor would
+                 all of its call, with nothing else before them.
+        """
         if deadline_ns is None:
             return
         level = CLASSES.index(criticality)
@@ -74,6 +96,7 @@ class RequestQueues:
         wait_s, given_s = waits_s.get(rank, 0.0), (deadline_ns - now_ns) / 1e9
         if wait_s <= max(given_s, 0.0):
             return
+        self._check_alone(call, cost_ns, max(given_s, 0.0))
         error = ResourceExhausted(
             f"this {criticality} request would begin in {wait_s:.3g} s, after its deadline in {given_s:.3g} s: rank "
             f"{rank} has {wait_s * self._left(rank):.3g} s of work before it, and control sessions leave "
@@ -81,6 +104,18 @@ class RequestQueues:
         )
         error.retry_after_s = wait_s - given_s
         raise error
+
+    def _check_alone(self, call: Call, cost_ns: Mapping[int, int], given_s: float) -> None:
+        """Another try would not help where what the last of the call waits for is the call itself."""
+        costs_s = {rank: each_ns / self._left(rank) / 1e9 for rank, each_ns in cost_ns.items()}
+        rank = max(costs_s, key=lambda rank: costs_s[rank])
+        if (call.num_on_rank - 1) * costs_s[rank] <= given_s:
+            return
+        raise DeadlineExceeded(
+            f"{call.num_together} requests of one call take about {call.num_on_rank * costs_s[rank]:.3g} s with the "
+            f"{self._left(rank):.0%} of rank {rank} that control sessions leave, and {given_s:.3g} s are left until "
+            "their deadline: ask for fewer at once, or give them more time"
+        )
 
     def add(
         self, request_id: str, criticality: str, deadline_ns: int | None, cost_ns: Mapping[int, int], now_ns: int

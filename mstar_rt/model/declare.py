@@ -17,7 +17,8 @@ def declare_model(config: DeploymentConfig, model: ModelConfig) -> ServedModel:
     except MstarError:
         raise
     except Exception as error:
-        raise ConfigError(f"family {model.family!r} cannot declare model {model.name!r}: {error}") from error
+        given = f" with options {options}" if options else ""
+        raise ConfigError(f"family {model.family!r} cannot declare model {model.name!r}{given}: {error}") from error
     if not isinstance(declared, ServedModel):
         raise ConfigError(f"family {model.family!r} declares a {type(declared).__name__}, expected a ServedModel")
     return declared

@@ -35,6 +35,7 @@ MAX_JPEG_STEPS = 4096
 MAX_PNG_CHUNKS = 8192
 """Of 8 KiB each, as most encoders make them, they are longer than any message."""
 _JPEG_START, _JPEG_END, _JPEG_APP1 = b"\xff\xd8\xff", b"\xff\xd9", 0xE1
+_STARTS = {"PNG": _PNG_START, "JPEG": _JPEG_START}
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
@@ -146,6 +147,9 @@ def _compressed(image: tensor_pb2.Image, data: bytes, name: str, kind: str) -> n
     """A header that tells of a large image is refused before any pixel is made."""
     head = _head(image, data)
     if head is None:
+        begun = next((other for other, start in _STARTS.items() if data.startswith(start)), kind)
+        if begun != kind:
+            raise InvalidArgument(f"image {name!r} is declared as {kind}, but is a {begun} file: declare it as {begun}")
         raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
     height, width = turned_size(*head)
     if height * width > MAX_PIXELS:
@@ -159,10 +163,20 @@ def _compressed(image: tensor_pb2.Image, data: bytes, name: str, kind: str) -> n
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
         raise InvalidArgument(f"image {name!r} is not a complete {kind} file: {len(data)} bytes cannot be decoded")
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        channels = pixels.shape[2] if pixels.ndim == 3 else 1
-        raise InvalidArgument(f"image {name!r} has {channels} channels of {pixels.dtype}, expected 3 (RGB) of uint8")
+    if unlike := _unlike_rgb(pixels):
+        raise InvalidArgument(f"image {name!r} has {unlike}, expected 3 channels (RGB) of uint8: convert it to RGB")
     return cv2.cvtColor(turned(pixels, head[1]), cv2.COLOR_BGR2RGB)
+
+
+def _unlike_rgb(pixels: np.ndarray) -> str:
+    """What a decoded picture has that RGB of 8 bits has not; "": nothing. OpenCV makes four channels of grey with alpha
+    and of a transparent colour too.
+    """
+    if pixels.dtype != np.uint8:
+        return f"{8 * pixels.itemsize} bits in each channel"
+    if pixels.ndim != 3 or pixels.shape[2] == 1:
+        return "1 channel (grey)"
+    return "" if pixels.shape[2] == 3 else "an alpha channel or a transparent colour"
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:

@@ -146,7 +146,7 @@ class WalkTable:
             walk,
             DeadlineExceeded(
                 f"{left_ms:.1f} ms were left when node {node!r} could run, and the request takes at least "
-                f"{least_ms:.1f} ms from there: it was not computed"
+                f"{least_ms:.1f} ms from there: it was not computed, give it more time (budget_ms)"
             ),
         )
         return True
@@ -158,7 +158,8 @@ class WalkTable:
     def _fail_late(self, walk: ActiveWalk, now_ns: int, what: str) -> None:
         assert walk.start.deadline_ns is not None
         late_ms = (now_ns - walk.start.deadline_ns) / 1e6
-        self.fail(walk, DeadlineExceeded(f"the deadline passed {late_ms:.1f} ms before {what}"))
+        message = f"the deadline passed {late_ms:.1f} ms before {what}: give it more time (budget_ms)"
+        self.fail(walk, DeadlineExceeded(message))
 
     def refuse(self, start: StartWalk, error: MstarError) -> None:
         self.early.drop(start.walk_id)

@@ -25,10 +25,10 @@ from toy_runtime import Job, ToyRuntime
 from mstar_rt.cli import main
 from mstar_rt.client import Client, connect, connect_async
 from mstar_rt.errors import (
+    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
-    MstarError,
     NotFound,
     ResourceExhausted,
 )
@@ -140,7 +140,7 @@ def test_leaving_the_loop_takes_the_request_back(talker_client: Client, talking:
     assert next(pieces).text == "word"
     waiting.cancel()
     talking.wait_for(CancelRequest, 3)
-    with pytest.raises(MstarError):
+    with pytest.raises(Cancelled, match=r"the call to .* was cancelled by this client: call again"):
         next(pieces)
     talking.wait_until_nothing_is_held()
 
@@ -195,10 +195,14 @@ def test_what_the_server_says_arrives(talker_client: Client, talking: ToyRuntime
         ({"conversation": "\ud800"}, "content"),
         ({"task": 3}, "task is 3"),
         ({"budget_ms": 0}, "budget_ms"),
-        ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_tokens": 2.5}, "'max_tokens' cannot be 2.5: a whole number is expected"),
+        ({"max_tokens": -1}, "'max_tokens' cannot be -1: a whole number from 0 to 4294967295 is expected"),
+        ({"max_tokens": "x" * 70}, f"'max_tokens' cannot be '{'x' * 64}' \\.\\.\\.: a whole number"),
         ({"max_tokens": None}, "'max_tokens' is None"),
         ({"temperature": "hot"}, "temperature"),
-        ({"seed": -1}, "seed"),
+        ({"seed": -1}, "'seed' cannot be -1: a whole number from 0 to 9223372036854775807 is expected"),
+        ({"seed": 2**63}, "'seed' cannot be 9223372036854775808: a whole number from 0 to 9223372036854775807"),
+        ({"seed": 1.5}, "'seed' cannot be 1.5: a whole number is expected"),
         ({"stop": [3]}, "stop"),
         ({"spice": object()}, "spice"),
     ],
@@ -234,7 +238,7 @@ def test_mstar_rt_chat_answers_once_or_keeps_a_conversation(
     assert main(["chat", "--model", "talker", "--seed", "3", "--address", talking.address]) == 0
     assert capsys.readouterr().out == "1 turns, seed 3: one\n3 turns, seed 3: two\n"
     assert main(["chat", "hi", "--max-tokens", "0", "--address", talking.address]) == 2
-    assert "max_tokens" in capsys.readouterr().err
+    assert "talker.chat: --max-tokens is 0, expected" in capsys.readouterr().err
 
 
 def test_mstar_rt_say_writes_a_wav(talking: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_cancelling_a_rollout(client: Client, runtime: ToyRuntime) -> None:
         ({"spice": object()}, InvalidArgument, "expected a bool, a number, text or a sequence"),
         ({"frames": None}, InvalidArgument, "give either frames or latents"),
         ({"goal_frames": None}, InvalidArgument, "give either goal_frames or goal_latents"),
-        ({"frames": b"GIF89a"}, InvalidArgument, "frames given as bytes must be JPEG or PNG files"),
+        ({"frames": b"GIF89a"}, InvalidArgument, "frames given as bytes must be JPEG or PNG, and these are neither"),
         ({"frames": FRAME[:40]}, InvalidArgument, "tensor 'frames' has shape"),
         (
             {"frames": FRAME.astype(np.float32)},

@@ -29,7 +29,7 @@ from mstar_rt.client import Client, ImageProgress, ImageResult, connect, connect
 from mstar_rt.client.generation import command
 from mstar_rt.client.generation.png_file import png_file
 from mstar_rt.client.generation.results import GenerationDone, ImagePiece, TextPiece
-from mstar_rt.errors import FailedPrecondition, InvalidArgument, MstarError, NotFound, Unavailable
+from mstar_rt.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from mstar_rt.message import CancelRequest, Submit
 
 GIVEN = np.random.default_rng(3).integers(0, 256, (40, 24, 3), np.uint8)
@@ -97,6 +97,13 @@ def test_png_files_hold_what_was_put_into_them(shape: tuple[int, int, int]) -> N
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     decoded = cv2.imdecode(np.frombuffer(png_file(pixels), np.uint8), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), pixels)
+
+
+@pytest.mark.parametrize("name", ["barn.jpg", "barn.JPEG"])
+def test_no_png_has_the_name_of_a_jpeg_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name}: use a name that ends in .png"):
+        ImageResult(GIVEN, 0).save_png(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_images_come_in_order(painter_client: Client, painting: ToyRuntime) -> None:
@@ -169,11 +176,31 @@ def test_leaving_the_loop_takes_all_images_back(painter_client: Client, painting
     assert isinstance(next(pieces), ImageProgress)
     waiting.cancel()
     painting.wait_for(CancelRequest, 3)
-    with pytest.raises(MstarError):
+    with pytest.raises(Cancelled, match="was cancelled by this client"):
         list(pieces)
     with pytest.raises(FailedPrecondition, match="read once"):
         waiting.images()
     painting.wait_until_nothing_is_held()
+    left = iter(painter_client.draw("painter", PROMPT))
+    next(left)
+    painter_client.close()
+    with pytest.raises(Cancelled, match="was cancelled by this client"):
+        list(left)
+
+
+def test_a_stream_that_is_cancelled_says_so_in_asyncio(painting: ToyRuntime) -> None:
+    painting.script("text_to_image", endless_steps(1))
+
+    async def cancel() -> None:
+        async with connect_async(painting.address) as client:
+            stream = client.draw("painter", PROMPT)
+            pieces = aiter(stream)
+            await anext(pieces)
+            stream.cancel()
+            with pytest.raises(Cancelled, match="was cancelled by this client"):
+                [piece async for piece in pieces]
+
+    asyncio.run(cancel())
 
 
 def test_a_task_that_is_cancelled_takes_its_images_back(painting: ToyRuntime) -> None:
@@ -185,6 +212,7 @@ def test_a_task_that_is_cancelled_takes_its_images_back(painting: ToyRuntime) ->
             await asyncio.to_thread(painting.wait_for, Submit, 2)
             drawing.cancel()
             await asyncio.wait([drawing])
+            assert drawing.cancelled()
             await asyncio.to_thread(painting.wait_for, CancelRequest, 2)
 
     asyncio.run(leave())
@@ -200,6 +228,12 @@ def test_a_task_that_is_cancelled_takes_its_images_back(painting: ToyRuntime) ->
         ({"system": 3}, "content"),
         ({"task": 3}, "task is 3"),
         ({"height": 2.5}, "height"),
+        ({"width": -8}, "option 'width' cannot be -8: a whole number from 0 to 4294967295 is expected"),
+        (
+            {"preview_every": GIVEN},
+            r"option 'preview_every' cannot be an array of dtype uint8 and shape \[40, 24, 3\]: ",
+        ),
+        ({"image": GIVEN}, "draw makes images of text alone, but an image is given: call edit_image"),
         ({"think": 1}, "'think' cannot be 1: True or False"),
         ({"renormalization": "local"}, "none, global, channel, text_channel"),
         ({"text_guidance": "strong"}, "text_guidance"),
@@ -210,6 +244,11 @@ def test_a_task_that_is_cancelled_takes_its_images_back(painting: ToyRuntime) ->
 def test_arguments_that_draw_cannot_send(alone: Client, arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         alone.draw(**{"model": "painter", "prompt": "x", **arguments})
+
+
+def test_an_edit_without_an_image_is_told_what_it_takes(alone: Client) -> None:
+    with pytest.raises(InvalidArgument, match=r"image is None, but edit_image takes one: an array .* file as bytes"):
+        alone.edit_image("painter", None, "make it blue")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("image", [GIVEN.astype(np.float32), GIVEN[..., 0], GIVEN[..., :2], b"", "given.png"])
@@ -292,18 +331,64 @@ def test_mstar_rt_chat_about_a_file(painting: ToyRuntime, capsys: pytest.Capture
 
 def test_what_the_commands_refuse(painting: ToyRuntime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     to = ["--out", str(tmp_path / "barn.png"), "--address", painting.address]
+    given = tmp_path / "given.png"
+    given.write_bytes(png_file(GIVEN))
     for arguments, sentence in (
         (["--size", "large"], "--size is 'large'"),
         (["--image", str(tmp_path / "none.png")], "none.png"),
-        (["--num", "0"], "num_images is 0"),
+        (["--num", "0"], "--num is 0, expected 1 to 16"),
+        (["--num", "-1"], "--num cannot be -1: a whole number from 0"),
+        (["--seed", "-1"], "--seed cannot be -1: a whole number from 0 to 9223372036854775807 is expected"),
+        (["--size", "4x64"], "painter.text_to_image: --size (width) is 4, expected 8 to 256"),
+        (["--size", "64x64", "--image", str(given)], "--size (height) is given, but an edit has the size of its image"),
+        (["--steps", "0"], "painter.text_to_image: --steps is 0"),
+        (["--think", "--image", str(given)], "does not think before it edits: leave --think unset"),
         (["--out", str(tmp_path / "none" / "barn.png")], "whose folder does not exist"),
         (["--out", str(tmp_path / "barn.gif")], "barn.gif, expected a name that ends in .png, .jpg or .jpeg"),
         (["--out", str(tmp_path)], "expected a name that ends in .png"),
     ):
         assert main(["draw", PROMPT, *to, *arguments]) == 2
         assert sentence in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [given]
     assert not painting.seen(Submit)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        ("a.b: option 'height' is 3, or width is 5", "a.b: --size (height) is 3, or --size (width) is 5"),
+        ("a.b: option 'voice' is 'seed', expected one of x", "a.b: --voice is 'seed', expected one of x"),
+        ("model 'seed' does not think: leave `think` unset", "model 'seed' does not think: leave --think unset"),
+        ("image 'image' is not a complete PNG file", "--image 'a b.png' is not a complete PNG file"),
+        ("a.b: tensor 'image' has H = 9", "a.b: --image 'a b.png' has H = 9"),
+        ("the image has 9 x 1 pixels: crop it", "the image has 9 x 1 pixels: crop it"),
+    ],
+)
+def test_what_a_server_refuses_is_said_of_flags(sentence: str, said: str) -> None:
+    refused = InvalidArgument(sentence)
+    with pytest.raises(InvalidArgument) as raised, command._in_flags("a b.png"):
+        raise refused
+    assert raised.value is refused
+    assert str(refused) == said
+
+
+@pytest.mark.parametrize("kind", ["chat", "draw"])
+def test_a_file_that_is_no_image_is_named(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "judge.py"
+    for content in (b"", b"import sys"):
+        file.write_bytes(content)
+        to = ["--out", str(tmp_path / "barn.png")] if kind == "draw" else []
+        assert main([kind, PROMPT, "--image", str(file), "--address", "127.0.0.1:9", *to]) == 2
+        assert f"--image is {file}, which is neither a JPEG nor a PNG file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["chat"], ["say", "--out", "x.wav"], ["draw", "--out", "x.png"]])
+def test_a_text_without_a_word_is_refused_before_anybody_is_asked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("", " \n"):
+        assert main([*arguments, text, "--address", "127.0.0.1:9"]) == 2
+        assert "the text has no word in it, expected at least one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "kind"), [("it.png", "draw"), ("it.wav", "say")])

@@ -16,7 +16,7 @@ from admission_rig import MS, AdmissionRig
 
 from mstar_rt.conductor.admission_queue import RequestQueues
 from mstar_rt.config import PlacementRule
-from mstar_rt.errors import ResourceExhausted
+from mstar_rt.errors import ERRORS_BY_CODE, ResourceExhausted
 from mstar_rt.message import CancelRequest, RequestFailed
 
 MS_NS = 1_000_000
@@ -38,6 +38,13 @@ def look(rig: AdmissionRig, within_ms: float | None = None, **fields: Any) -> An
 def refused(answer: Any) -> RequestFailed:
     assert isinstance(answer, RequestFailed), answer
     assert answer.code == "RESOURCE_EXHAUSTED"
+    return answer
+
+
+def too_many(answer: Any) -> RequestFailed:
+    assert isinstance(answer, RequestFailed), answer
+    assert (answer.code, answer.retry_after_s) == ("DEADLINE_EXCEEDED", None)
+    assert not ERRORS_BY_CODE[answer.code].retryable
     return answer
 
 
@@ -120,12 +127,26 @@ def test_requests_of_one_call_count_as_a_batch_once_batches_were_measured() -> N
     assert "would begin in 0.16 s" in refused(look(rig, 130)).message, "of another call, as it comes after all of them"
 
 
+def test_a_call_that_is_too_large_for_its_own_deadline_is_not_told_to_try_again() -> None:
+    rig = warm()
+    answers = [look(rig, 250, num_together=4) for _ in range(4)]
+    assert too_many(answers[3]).message == (
+        "4 requests of one call take about 0.4 s with the 100% of rank 0 that control sessions leave, and 0.25 s are "
+        "left until their deadline: ask for fewer at once, or give them more time"
+    )
+    assert rig.conductor.stats()["refused/too_late"] == 1
+    rig = warm()
+    look(rig, 150)
+    assert not isinstance(look(rig, 150, num_together=2), RequestFailed)
+    assert "would begin in 0.2 s" in refused(look(rig, 150, num_together=2)).message, "alone both would be in time"
+
+
 def test_another_number_counts_as_what_more_of_them_took_at_most() -> None:
     rig = warm()
     shared(rig, 4, step_ms=150.0)
     for _ in range(2):
         look(rig, 90, num_together=3)
-    assert "would begin in 0.1 s" in refused(look(rig, 90, num_together=3)).message, "a step of three: 150 ms at most"
+    assert "take about 0.15 s" in too_many(look(rig, 90, num_together=3)).message, "a step of three, at most"
     rig = warm()
     shared(rig, 4, step_ms=160.0)
     assert [isinstance(look(rig, 250, num_together=8), RequestFailed) for _ in range(8)] == [False] * 7 + [True]
@@ -139,7 +160,7 @@ def test_replicas_share_the_requests_of_a_call_out(num: int) -> None:
             rig.run("look", {**MS, "see": 37.5}, batch=4, warmup_on=[replica])
     answers = [look(rig, 90, num_together=num) for _ in range(num)]
     assert [isinstance(answer, RequestFailed) for answer in answers] == [False] * 4 + [True] * (num - 4)
-    assert "would begin in 0.1 s" in refused(answers[4]).message, "three of them on each at the least"
+    assert f"{num} requests of one call take about 0.15 s" in too_many(answers[4]).message, "three on each at the least"
 
 
 def test_limits_of_a_connection() -> None:

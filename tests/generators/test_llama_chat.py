@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,14 @@ def test_what_ends_a_text(folder: Path, driver: WalkDriver, tmp_path: Path) -> N
 def test_what_is_refused(folder: Path) -> None:
     driver = drive(declare("tiny", str(folder), {"max_sequence_tokens": 64}))
     for tensors, options, message in (
-        (said("hello " * 20), {}, r"has \d+ tokens and max_tokens is 31, together over the 64"),
-        (said("hello"), {"max_tokens": 60}, "together over the 64"),
+        (
+            said("hello " * 8),
+            {},
+            "has 36 tokens and max_tokens is 31 (the default), together over the 64 that this model takes: shorten it, or "
+            "set max_tokens to 28 or less",
+        ),
+        (said("hello " * 40), {}, "model takes: shorten it$"),
+        (said("hello"), {"max_tokens": 60}, "and max_tokens is 60, together over the 64"),
         (said("a<|end|>b"), {}, "has '<|end|>' in it"),
         (said("hello"), {"stop": "[1]", "max_tokens": 4}, "'stop' is no list of strings"),
         (said(" "), {}, "has no word in it"),
@@ -131,7 +138,7 @@ def test_what_is_refused(folder: Path) -> None:
         (said("hello"), {"stopp": "[]"}, "unknown option 'stopp', did you mean 'stop'"),
         (said("hello"), {"top_p": 1.5}, "top_p"),
     ):
-        with pytest.raises(InvalidArgument, match=message.replace("|", r"\|")):
+        with pytest.raises(InvalidArgument, match=re.sub(r"([|()])", r"\\\1", message)):
             driver.run_one("chat", tensors, **options)
     assert driver.num_pages_held == 0
 
@@ -198,6 +205,8 @@ def test_options_of_a_deployment(folder: Path) -> None:
         ),
         (str(folder), {"temperature": 1}, "has no option 'temperature'"),
         (str(folder / "none"), {}, "there is no .*config.json"),
+        ("", {"checkpoint": ["smollm2"]}, "expected a name as text: smollm2"),
+        ("/none/smollm2", {}, "there is no folder /none/smollm2; .*options: {checkpoint: smollm2}"),
     ):
         with pytest.raises(ConfigError, match=message):
             declare("tiny", checkpoint, options)

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from mstar_rt.errors import GraphError
+from mstar_rt.config import DeploymentConfig, ModelConfig
+from mstar_rt.errors import ConfigError, GraphError
 from mstar_rt.graph import GraphNode, Loop, Walk, WalkGraph
 from mstar_rt.model import KVSpec, ParamSpec, ServedModel, TaskSpec, TensorSpec
+from mstar_rt.model.declare import declare_model
 
 STEP = GraphNode("step", ("state",), ("next_state",), engine="kv_cache", cache="memory")
 KEEP = GraphNode("keep", ("image", "mask"), ("state",))
@@ -207,3 +209,11 @@ def test_what_only_an_idle_walk_persists_is_given_by_nobody() -> None:
 def test_what_a_cache_cannot_keep(lifetime: str, kept: Any, sentence: str) -> None:
     with pytest.raises(GraphError, match=sentence):
         KVSpec(1, 1, 16, 4, 64, lifetime, kept)
+
+
+def test_a_family_that_fails_is_said_with_the_options_it_was_given() -> None:
+    entry = ModelConfig("w", "vjepa2_ac", options={"preset": ["tabletop"]})
+    with pytest.raises(
+        ConfigError, match=r"cannot declare model 'w' with options \{'preset': \['tabletop'\]\}: unhash"
+    ):
+        declare_model(DeploymentConfig("d", (entry,)), entry)

@@ -179,17 +179,17 @@ CASES = [
     Case(
         "PNG called JPEG",
         lambda: encode(frames=images(jpeg(compressed(".png")))),
-        "image 'frames[0]' is not a complete JPEG file",
+        "image 'frames[0]' is declared as JPEG, but is a PNG file: declare it as PNG",
     ),
     Case(
         "PNG with alpha",
         lambda: encode(frames=images(png(compressed(".png", (SIZE, SIZE, 4))))),
-        "image 'frames[0]' has 4 channels of uint8, expected 3 (RGB) of uint8",
+        "image 'frames[0]' has an alpha channel or a transparent colour, expected 3 channels (RGB) of uint8: convert",
     ),
     Case(
         "PNG of 16 bits",
         lambda: encode(frames=images(png(compressed(".png", (SIZE, SIZE, 3), "uint16")))),
-        "image 'frames[0]' has 3 channels of uint16, expected 3 (RGB) of uint8",
+        "image 'frames[0]' has 16 bits in each channel, expected 3 channels (RGB) of uint8: convert it to RGB",
     ),
     Case(
         "JPEG of another size than declared",

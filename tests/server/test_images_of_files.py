@@ -94,11 +94,20 @@ def test_which_kinds_of_pictures_are_taken() -> None:
         assert np.abs(decoded - (200, 30, 60)).max() <= 3
     transparent = saved(palette, "PNG", transparency=0)
     for refused, said in (
-        (saved(image.convert("RGBA"), "PNG"), "4 channels of uint8"),
-        (transparent, "4 channels of uint8"),
-        (saved(image.convert("L"), "PNG"), "1 channels of uint8"),
-        (saved(image.convert("L"), "JPEG"), "1 channels of uint8"),
-        (saved(image.convert("I;16"), "PNG"), "1 channels of uint16"),
+        (saved(image.convert("RGBA"), "PNG"), "an alpha channel or a transparent colour"),
+        (saved(image.convert("LA"), "PNG"), "an alpha channel or a transparent colour"),
+        (transparent, "an alpha channel or a transparent colour"),
+        (saved(image.convert("L"), "PNG"), r"1 channel \(grey\)"),
+        (saved(image.convert("L"), "JPEG"), r"1 channel \(grey\)"),
+        (saved(image.convert("I;16"), "PNG"), "16 bits in each channel"),
     ):
+        said = f"'image' has {said}, expected 3 channels \\(RGB\\) of uint8: convert it to RGB"
         with pytest.raises(InvalidArgument, match=said):
             decode_image(refused, "image")
+
+
+def test_the_label_of_another_kind_is_told() -> None:
+    png = cv2.imencode(".png", RAMP)[1].tobytes()
+    for encoding, data, said in ((PNG, DATA, "as PNG, but is a JPEG"), (JPEG, png, "as JPEG, but is a PNG")):
+        with pytest.raises(InvalidArgument, match=f"image 'image' is declared {said} file: declare it as "):
+            decode_image(tensor_pb2.Image(encoding=encoding, data=data), "image")

@@ -117,8 +117,9 @@ def test_what_needs_more_time_than_is_left_is_not_computed(monkeypatch: pytest.M
     rig = Rig(monkeypatch)
     rig.warm()
     before = rig.num_computed
-    assert "9.0 ms were left when node 'add' could run, and the request takes at least 10.0 ms" in message(
-        rig.run("late", 9)
+    assert message(rig.run("late", 9)) == (
+        "9.0 ms were left when node 'add' could run, and the request takes at least 10.0 ms from there: it was not "
+        "computed, give it more time (budget_ms)"
     )
     assert rig.num_computed == before
     assert isinstance(rig.run("fine", 11), WalkDone)
@@ -173,7 +174,9 @@ def test_an_anytime_walk_that_has_begun_goes_on(monkeypatch: pytest.MonkeyPatch)
     rig.start("not begun", 15, steps=3, anytime=True)
     rig.clock.advance_ns(15 * MS)
     rig.turn()
-    assert "the deadline passed 0.0 ms before node 'add' could run" in message(rig.ends["not begun"])
+    assert message(rig.ends["not begun"]) == (
+        "the deadline passed 0.0 ms before node 'add' could run: give it more time (budget_ms)"
+    )
 
 
 def test_dropped_requests_leave_nothing_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,30 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from mstar_rt.client.blocking import Client, connect
 from mstar_rt.client.generation import messages, results
 from mstar_rt.client.generation.streams import ImageStream
+from mstar_rt.client.messages import encoding_of
 from mstar_rt.connection_arguments import connection
 from mstar_rt.errors import InvalidArgument, NotFound
+from mstar_rt.wording import reworded
 
 PROMPT = "> "
-JPEG_SUFFIXES = (".jpg", ".jpeg")
 MOST_IMAGES = 16
 """Of one call; the server refuses more."""
+FLAGS = {
+    "max_tokens": "--max-tokens", "temperature": "--temperature", "seed": "--seed", "voice": "--voice",
+    "speed": "--speed", "num_images": "--num", "height": "--size (height)", "width": "--size (width)",
+    "num_denoise_steps": "--steps", "think": "--think",
+}  # fmt: skip
+"""By the option that each is to the model."""
+PLAIN_WORDS = ("voice", "speed", "think")
+"""Options whose names sentences have for other things, too."""
 
 
 def chat(args: argparse.Namespace, out: TextIO | None = None) -> int:
@@ -27,7 +38,9 @@ def chat(args: argparse.Namespace, out: TextIO | None = None) -> int:
     Raises:  what the server refuses it with.
     """
     out = out or sys.stdout
-    image = None if args.image is None else Path(args.image).read_bytes()
+    if args.text is not None:
+        _check_words(args.text)
+    image = None if args.image is None else _picture(args.image)
     with connect(args.address, **connection(args)) as client:
         model = args.model or _only_model(client, "chat")
         if args.text is not None:
@@ -46,12 +59,14 @@ def say(args: argparse.Namespace, out: TextIO | None = None) -> int:
 
     Raises:  InvalidArgument: the file cannot be written; what the server refuses it with.
     """
+    _check_words(args.text)
     _check_out(Path(args.out))
     options = {"voice": args.voice, "speed": args.speed, "seed": args.seed}
     with connect(args.address, **connection(args)) as client:
         model = args.model or _only_model(client, "speech")
         given = {name: value for name, value in options.items() if value is not None}
-        speech = client.speak(model, args.text, **given).collect()
+        with _in_flags():
+            speech = client.speak(model, args.text, **given).collect()
     speech.save_wav(args.out)
     print(f"{args.out}: {speech.duration_s:.2f} s", file=out or sys.stdout)
     return 0
@@ -62,6 +77,7 @@ def draw(args: argparse.Namespace, out: TextIO | None = None) -> int:
 
     Raises:  InvalidArgument: the file cannot be written, or its name says neither; what the server refuses it with.
     """
+    _check_words(args.text)
     height, width = (None, None) if args.size is None else _size(args.size)
     options = {
         "num_images": args.num, "seed": args.seed, "height": height, "width": width, "num_denoise_steps": args.steps,
@@ -69,17 +85,19 @@ def draw(args: argparse.Namespace, out: TextIO | None = None) -> int:
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     out = out or sys.stdout
-    if Path(args.out).suffix.lower() not in (".png", *JPEG_SUFFIXES):
+    if Path(args.out).suffix.lower() not in (".png", *results.JPEG_SUFFIXES):
         raise InvalidArgument(f"--out is {args.out}, expected a name that ends in .png, .jpg or .jpeg")
     for index in range(min(args.num or 1, MOST_IMAGES)):
         _check_out(Path(_numbered(args.out, index)))
+    edited = None if args.image is None else _picture(args.image)
     with connect(args.address, **connection(args)) as client:
-        if args.image is None:
-            stream = client.draw(args.model or _only_model(client, "text_to_image"), args.text, **given)
-        else:
-            model = args.model or _only_model(client, "edit_image")
-            stream = client.edit_image(model, Path(args.image).read_bytes(), args.text, **given)
-        images, plans = _read_images(stream, out)
+        model = args.model or _only_model(client, "text_to_image" if edited is None else "edit_image")
+        with _in_flags(args.image):
+            if edited is None:
+                stream = client.draw(model, args.text, **given)
+            else:
+                stream = client.edit_image(model, edited, args.text, **given)
+            images, plans = _read_images(stream, out)
     for image in images:
         path = args.out if len(images) == 1 else _numbered(args.out, image.index)
         _save(image, path)
@@ -104,13 +122,45 @@ def _read_images(stream: ImageStream, out: TextIO) -> tuple[list[results.ImageRe
 
 
 def _save(image: results.ImageResult, path: str) -> None:
-    if Path(path).suffix.lower() not in JPEG_SUFFIXES:
+    if Path(path).suffix.lower() not in results.JPEG_SUFFIXES:
         image.save_png(path)
         return
     import cv2  # here: a program with a client needs numpy and grpc only
 
     _, file = cv2.imencode(".jpg", cv2.cvtColor(image.image, cv2.COLOR_RGB2BGR))  # in OpenCV's quality, 95
     Path(path).write_bytes(file.tobytes())
+
+
+def _check_words(text: str) -> None:
+    """Raises:  InvalidArgument: there are none."""
+    if not text.strip():
+        raise InvalidArgument("the text has no word in it, expected at least one")
+
+
+def _picture(path: str) -> bytes:
+    """Raises:  InvalidArgument: it is no file of an image."""
+    file = Path(path).read_bytes()
+    if encoding_of(file) is None:
+        raise InvalidArgument(f"--image is {path}, which is neither a JPEG nor a PNG file: name one that is")
+    return file
+
+
+@contextmanager
+def _in_flags(image: str | None = None) -> Iterator[None]:
+    """What is refused meanwhile is said of the flags of the command, `image` being the file that it names."""
+    try:
+        yield
+    except InvalidArgument as error:
+        error.args = (reworded(str(error), _flags_by_name(image))[0],)
+        raise
+
+
+def _flags_by_name(image: str | None) -> Mapping[str, str]:
+    """By what sentences call it."""
+    names = {name: flag for name, flag in FLAGS.items() if name not in PLAIN_WORDS}
+    for name, flag in FLAGS.items():
+        names |= {f"option {name!r}": flag, f"`{name}`": flag}
+    return names if image is None else names | dict.fromkeys(("image 'image'", "tensor 'image'"), f"--image {image!r}")
 
 
 def _check_out(path: Path) -> None:
@@ -152,9 +202,10 @@ def _answer(
     options = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
     text = ""
     given = {name: value for name, value in options.items() if value is not None}
-    for piece in client.chat(model, turns, image=image, **given):
-        text += piece.text
-        print(piece.text, end="", file=out, flush=True)
+    with _in_flags(args.image):
+        for piece in client.chat(model, turns, image=image, **given):
+            text += piece.text
+            print(piece.text, end="", file=out, flush=True)
     print(file=out)
     return text
 

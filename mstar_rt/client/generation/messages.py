@@ -69,7 +69,7 @@ def speech_request(
     request = _request(model, task, budget_ms, criticality)
     request.turns.append(_turn({"role": "user", "content": text}))
     if encoding not in ENCODINGS:
-        raise InvalidArgument(f"encoding is {encoding!r}, expected one of {', '.join(ENCODINGS)}")
+        raise InvalidArgument(f"encoding is {arguments.shown(encoding)}, expected one of {', '.join(ENCODINGS)}")
     request.speech.encoding = ENCODINGS[encoding]
     if playback_buffer_s is not None:
         request.speech.playback_buffer_s = arguments.finite("playback_buffer_s", playback_buffer_s)
@@ -89,8 +89,12 @@ def image_request(
 ) -> wire.GenerateRequest:
     """The images come as they are, not as files: a client has nothing that reads these.
 
-    Raises:  InvalidArgument: an image or an option of the wrong kind.
+    Raises:  InvalidArgument: an image or an option of the wrong kind, an image as an option of `draw`.
     """
+    if "image" in options:
+        raise InvalidArgument(
+            "draw makes images of text alone, but an image is given: call edit_image, which takes one"
+        )
     request = _request(model, task, budget_ms, criticality)
     if system is not None:
         request.turns.append(_turn({"role": "system", "content": system}))
@@ -198,10 +202,10 @@ def _request(model: str, task: str | None, budget_ms: float | None, criticality:
 
 def _turn(turn: Turn) -> wire.Turn:
     if not isinstance(turn, Mapping) or turn.keys() != {"role", "content"}:
-        raise InvalidArgument(f"a turn is {turn!r}, expected a mapping with 'role' and 'content'")
+        raise InvalidArgument(f"a turn is {arguments.shown(turn)}, expected a mapping with 'role' and 'content'")
     role = turn["role"]
     if role not in ROLES:
-        raise InvalidArgument(f"a turn has the role {role!r}, {nearest(str(role), ROLES)}")
+        raise InvalidArgument(f"a turn has the role {arguments.shown(role)}, {nearest(str(role), ROLES)}")
     part = wire.Part(text=arguments.text("the content of a turn", turn["content"]))
     return wire.Turn(role=ROLES[role], parts=[part])
 
@@ -236,12 +240,12 @@ def _set_options(request: wire.GenerateRequest, options: Mapping[str, Any], know
         try:
             _set_option(request, name, value, known)
         except (TypeError, ValueError, LookupError, OverflowError) as error:
-            raise InvalidArgument(f"option {name!r} cannot be {value!r}: {error}") from error
+            raise InvalidArgument(f"option {name!r} cannot be {arguments.shown(value)}: {error}") from error
 
 
 def _set_option(request: wire.GenerateRequest, name: str, value: Any, known: Sequence[Message]) -> None:
     if name == "seed":
-        request.seed = arguments.whole_from_0("seed", value)
+        request.seed = messages.whole(request.DESCRIPTOR.fields_by_name[name], value)
         return
     if name == "stop":
         request.text.stop.extend([value] if isinstance(value, str) else value)
@@ -255,8 +259,8 @@ def _set_option(request: wire.GenerateRequest, name: str, value: Any, known: Seq
 
 
 def _scalar(field: Any, value: Any) -> Any:
-    if field.cpp_type == FieldDescriptor.CPPTYPE_UINT32:
-        return arguments.whole(value)
+    if field.cpp_type in messages.WHOLE:
+        return messages.whole(field, value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
         return arguments.number(value)
     if field.enum_type is not None:

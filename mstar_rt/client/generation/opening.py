@@ -8,6 +8,7 @@ from mstar_rt.client import arguments
 from mstar_rt.client.channel import Connection
 from mstar_rt.client.generation import messages
 from mstar_rt.client.generation.messages import Conversation, Picture
+from mstar_rt.errors import InvalidArgument
 from mstar_rt.protos import generation_pb2 as wire
 
 Chat = TypeVar("Chat")
@@ -107,7 +108,14 @@ class Generates(Generic[Chat, Speech, Images]):
         criticality: str | None = None,
         **options: Any,
     ) -> Images:
-        """`image`, uint8 [H, W, 3] RGB or a JPEG or PNG file, changed as `prompt` says. Options: see `draw`."""
+        """`image`, uint8 [H, W, 3] RGB or a JPEG or PNG file, changed as `prompt` says. Options: see `draw`.
+
+        Raises:  InvalidArgument: the image is None.
+        """
+        if image is None:
+            raise InvalidArgument(
+                "image is None, but edit_image takes one: an array uint8 [H, W, 3], or a JPEG or PNG file as bytes"
+            )
         request = messages.image_request(model, prompt, task, image, system, budget_ms, criticality, options)
         return self._image_stream(*self._call(request, timeout_s))  # type: ignore[call-arg]
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from mstar_rt.client.generation.png_file import png_file
 from mstar_rt.client.results import Timing
+from mstar_rt.errors import InvalidArgument
 
 PCM16_PEAK = 32767
+JPEG_SUFFIXES = (".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ class ImageResult:
     index: int = 0
 
     def save_png(self, path: str | os.PathLike[str]) -> None:
+        """Raises:  InvalidArgument: the file has the name of a JPEG file."""
+        if os.fsdecode(path).lower().endswith(JPEG_SUFFIXES):
+            raise InvalidArgument(f"save_png writes PNG, but the file is {path}: use a name that ends in .png")
         with open(path, "wb") as file:
             file.write(png_file(self.image))
 

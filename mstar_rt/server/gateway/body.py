@@ -110,16 +110,27 @@ class _InMemory(MultiPartParser):
     """The body is in memory already: no file is written. `has_ended`: its last boundary came.
 
     Raises:  InvalidArgument: a form of another charset than UTF-8.  FieldError: a text that is none, which Starlette
-             would take for Latin-1.
+             would take for Latin-1.  HttpError: texts that are too long together.
     """
 
     spool_max_size = MAX_IMAGE_BODY_BYTES
     has_ended = False
+    _num_text_bytes = 0
 
     def on_part_begin(self) -> None:
         if not _is_utf_8(self._charset):
             raise InvalidArgument("the form is not in utf-8: leave the charset of its content-type out")
         super().on_part_begin()
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._current_part
+        if part.file is None:
+            self._num_text_bytes += end - start
+            if self._num_text_bytes > MAX_BODY_BYTES:
+                name = part.field_name[:MAX_SHOWN]
+                message = f"the form has more than {MAX_BODY_BYTES} bytes of text, the last in {name}: send less"
+                raise HttpError(413, "payload_too_large", message, name)
+        super().on_part_data(data, start, end)
 
     def on_part_end(self) -> None:
         part = self._current_part

@@ -15,7 +15,18 @@ from mstar_rt.server.gateway.call import Call
 from mstar_rt.server.gateway.data_url import image_of_url
 from mstar_rt.server.gateway.errors import FieldError, HttpError
 from mstar_rt.server.gateway.fields import Fields
-from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, as_fields, checked, named, take_sampling
+from mstar_rt.server.gateway.options import (
+    BUDGET,
+    SAMPLING,
+    STOP,
+    Given,
+    Names,
+    as_fields,
+    checked,
+    named,
+    take_sampling,
+    take_stop,
+)
 from mstar_rt.server.generation.events import End, Text, chat_events
 from mstar_rt.server.generation.requests import chat_input, chat_task, only_image
 from mstar_rt.server.request_stream import RequestStream
@@ -35,10 +46,9 @@ WITHOUT_EFFECT_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "name": (), "refusal": (), "audio": (), "tool_calls": ([],), "function_call": (), "annotations": ([],),
 }  # fmt: skip
 PARTS = ("text", "image_url")
-COUNTS = ("max_tokens", "max_completion_tokens")
-KNOWN = ("model", "messages", "stream", "stream_options", "stop", BUDGET, *COUNTS, *SAMPLING)
+KNOWN = ("model", "messages", "stream", "stream_options", "max_completion_tokens", STOP, BUDGET, *SAMPLING)
 NAMES: Names = {
-    **named({name: name for name in (*SAMPLING, "stop", BUDGET)}),
+    **named({name: name for name in (*SAMPLING, STOP, BUDGET)}),
     "conversation": ("messages", "conversation"),
 }  # fmt: skip
 FINISH_REASONS = {Reason.END: "stop", Reason.STOP: "stop", Reason.MAX_TOKENS: "length", Reason.DEADLINE: "length"}
@@ -93,9 +103,7 @@ def _task(model: ServedModel, asked: Asked) -> str:
 
 
 def read_chat(fields: Fields) -> Asked:
-    """Raises:  FieldError.  HttpError: there is more text than a body without an image can hold.
-    InvalidArgument: images that models here do not see.
-    """
+    """Raises:  FieldError.  HttpError: there is more text than a body without an image can hold."""
     model = fields.required_text("model")
     messages, images = [], []
     for index, message in enumerate(fields.objects("messages")):
@@ -104,8 +112,10 @@ def read_chat(fields: Fields) -> Asked:
         images += [(index, image) for image in found]
     if sum(len(content) for _, content in messages) > MAX_BODY_BYTES:
         raise HttpError(413, "payload_too_large", f"the messages have more than {MAX_BODY_BYTES} characters: send less")
-    image, streams = only_image(messages, images), bool(fields.flag("stream"))
-    budget_ms = fields.number(BUDGET)
+    # A refusal is of the first image or of the second, however many there are.
+    with as_fields(named({f"turn {index}": f"messages[{index}]" for index, _ in images[:2]})):
+        image = only_image(messages, images)
+    streams, budget_ms = bool(fields.flag("stream")), fields.number(BUDGET)
     asked = Asked(model, messages, image, _options(fields), budget_ms, streams, _with_usage(fields, streams))
     fields.without_effect(WITHOUT_EFFECT)
     fields.refuse_rest(KNOWN)
@@ -151,17 +161,12 @@ def _image_url(part: Fields) -> tuple[str, str]:
 
 
 def _options(fields: Fields) -> Given:
-    options = take_sampling(fields)
+    options = take_sampling(fields) | take_stop(fields)
     newer = fields.integer("max_completion_tokens")
     if newer is not None:
         if "max_tokens" in options:
             raise fields.error("max_completion_tokens", "is given beside max_tokens, its older name: give one of them")
         options["max_tokens"] = "max_completion_tokens", newer
-    stop = fields.any("stop")
-    if stop is not None:
-        if not isinstance(stop, str) and not (isinstance(stop, list) and all(isinstance(each, str) for each in stop)):
-            raise fields.error("stop", "is no text and no list of texts, expected one of them")
-        options["stop"] = "stop", [stop] if isinstance(stop, str) else stop
     return options
 
 

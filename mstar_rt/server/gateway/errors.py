@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mstar_rt.errors import InvalidArgument, MstarError, NotFound
+from mstar_rt.errors import DeadlineExceeded, InvalidArgument, MstarError, NotFound
 from mstar_rt.server.answering import error_detail
 
 STATUS = {
@@ -27,12 +27,13 @@ class FieldError(InvalidArgument):
 
 
 class HttpError(MstarError):
-    """What HTTP has a status of its own for: `status`, and `code` as the API says it."""
+    """What HTTP has a status of its own for: `status`, and `code` as the API says it. `field`: see FieldError."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.field = field
 
 
 class UnknownModel(NotFound):
@@ -56,10 +57,16 @@ class Refusal:
             "error": {
                 "message": detail.message,
                 "type": kind,
-                "param": error.field if isinstance(error, FieldError) else None,
+                "param": _field(error),
                 "code": _code(error, detail.code),
             }
         }
+
+
+def _field(error: Exception) -> str | None:
+    if isinstance(error, DeadlineExceeded):
+        return "budget_ms"  # calls here have no other deadline
+    return error.field if isinstance(error, FieldError | HttpError) else None
 
 
 def _code(error: Exception, code: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from mstar_rt.model import ServedModel
 from mstar_rt.protos import tensor_pb2
 from mstar_rt.server.gateway.fields import MAX_SHOWN, Fields
-from mstar_rt.server.gateway.options import BUDGET, SAMPLING, Given, Names, named, take_sampling
+from mstar_rt.server.gateway.options import BUDGET, SAMPLING, STOP, Given, Names, named, take_sampling, take_stop
 from mstar_rt.server.generation.image_requests import drawing_task, editing_task, image_spec
 from mstar_rt.server.generation.requests import option_names
 from mstar_rt.server.image_encoding import JPEG, PNG
@@ -29,7 +29,7 @@ SIZE, PARTIAL = "size", "partial_images"
 OF_OPTIONS = {
     **SCALES, "num_denoise_steps": STEPS, "renormalization": RENORM, "guidance_start": INTERVAL,
     "guidance_end": INTERVAL, "width": SIZE, "height": SIZE, "preview_every": PARTIAL,
-    **{name: name for name in SAMPLING},
+    **{name: name for name in (*SAMPLING, STOP)},
 }  # fmt: skip
 """The field of each option: what OpenAI's API has no word for has the name that image models have for it."""
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
@@ -88,21 +88,23 @@ def read_images(fields: Fields, model: ServedModel, is_edit: bool) -> Asked:
         num_partial, fields.number(BUDGET),
     )  # fmt: skip
     fields.without_effect(WITHOUT_EFFECT)
-    fields.refuse_rest(_known(model, task, is_edit))
+    fields.refuse_rest(_known(model, is_edit))
     return asked
 
 
-def _known(model: ServedModel, task: str, is_edit: bool) -> set[str]:
-    """Fields that such a request can have."""
-    own = option_names(model, task)
+def _known(model: ServedModel, is_edit: bool) -> set[str]:
+    """Fields that such a request can have, with or without `think`."""
+    images = image_spec(model)
+    tasks = [images.edit] if is_edit else [task for task in (images.draw, images.think) if task]
+    own = frozenset[str]().union(*(option_names(model, task) for task in tasks))
     known = {*OF_ALL, *(field for option, field in OF_OPTIONS.items() if option in own)}
     if is_edit:
         return known | {"image"}
-    return known | {"think"} if image_spec(model).think else known
+    return known | {"think"} if images.think else known
 
 
 def _options(fields: Fields) -> Given:
-    options = take_sampling(fields) | _size(fields)
+    options = take_sampling(fields) | take_stop(fields) | _size(fields)
     for name, field in SCALES.items():
         value = fields.number(field)
         if value is not None:
@@ -126,7 +128,8 @@ def _size(fields: Fields) -> Given:
         return {}
     match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", given)
     if match is None:
-        raise fields.error(SIZE, f'is {json.dumps(given[:MAX_SHOWN])}, expected "auto" or "WIDTHxHEIGHT" in pixels')
+        expected = '"auto" or "WIDTHxHEIGHT" in pixels, each at most 999999'
+        raise fields.error(SIZE, f"is {json.dumps(given[:MAX_SHOWN])}, expected {expected}")
     return {"width": (SIZE, int(match[1])), "height": (SIZE, int(match[2]))}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,14 +11,13 @@ from mstar_rt.model import ServedModel
 from mstar_rt.server.gateway.errors import FieldError
 from mstar_rt.server.gateway.fields import Fields
 from mstar_rt.server.generation.requests import option_names
+from mstar_rt.wording import reworded
 
 SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_end", "seed")
-BUDGET = "budget_ms"
+STOP, BUDGET = "stop", "budget_ms"
 
 Given = dict[str, tuple[str, Any]]
 """By the option's name: the field that it came as, and its value."""
-QUOTED = r"""(?<!option )(?<!tensor )(?<!image )(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-"""What a sentence quotes but for names of options and inputs: words of the client, names of models."""
 Names = Mapping[str, tuple[str, str]]
 """By what the server and the model call something: the field that it is in, and what a sentence calls it there."""
 
@@ -36,6 +34,16 @@ def take_sampling(fields: Fields) -> Given:
         "seed": fields.integer("seed", least=0),
     }
     return {name: (name, value) for name, value in values.items() if value is not None}
+
+
+def take_stop(fields: Fields) -> Given:
+    """`stop`, where it is there: a text or a list of texts."""
+    stop = fields.any(STOP)
+    if stop is None:
+        return {}
+    if not isinstance(stop, str) and not (isinstance(stop, list) and all(isinstance(each, str) for each in stop)):
+        raise fields.error(STOP, "is no text and no list of texts, expected one of them")
+    return {STOP: (STOP, [stop] if isinstance(stop, str) else stop)}
 
 
 def checked(model: ServedModel, task: str, given: Given) -> dict[str, Any]:
@@ -67,18 +75,7 @@ def as_fields(names: Names) -> Iterator[None]:
     except FieldError:
         raise
     except InvalidArgument as error:
-        found: list[str] = []
-
-        def field_of(match: re.Match[str]) -> str:
-            if match[1] is None:
-                return match[0]
-            field, shown = names[match[1]]
-            found.append(field)
-            return shown
-
-        # Models may be called like options: "voice.speech" stays as it is.
-        name = rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-]|\.\w)"
-        message = re.sub(f"{QUOTED}|{name}", field_of, str(error))
+        message, found = reworded(str(error), {name: shown for name, (_, shown) in names.items()})
         if not found:
             raise
-        raise FieldError(found[0], message) from None
+        raise FieldError(names[found[0]][0], message) from None

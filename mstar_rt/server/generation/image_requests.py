@@ -74,7 +74,7 @@ def editing_task(model: ServedModel, think: bool | None) -> str:
 def refuse_misplaced(model: ServedModel, task: str, options: Iterable[str]) -> None:
     """Raises:  InvalidArgument: an option that other images of the model have, and those of `task` cannot have."""
     images, own = image_spec(model), option_names(model, task)
-    of_plan = option_names(model, images.think) if images.think else frozenset()
+    of_plan, of_edit = (option_names(model, other) if other else frozenset() for other in (images.think, images.edit))
     for name in options:
         if name in own:
             continue
@@ -86,6 +86,8 @@ def refuse_misplaced(model: ServedModel, task: str, options: Iterable[str]) -> N
                 if task == images.edit
                 else f"{name} is of the plan, which is written with `think`: set `think`, or leave {name} out"
             )
+        if name in of_edit:
+            raise InvalidArgument(f"{name} is of edits only: leave it out, or give an image to edit")
 
 
 def image_requests(

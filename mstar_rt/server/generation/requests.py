@@ -61,7 +61,9 @@ def only_image(messages: Messages, images: Sequence[tuple[int, Image]]) -> Image
     if not images:
         return None
     if len(images) > 1:
-        raise InvalidArgument(f"the request has {len(images)} images, models here look at one: leave the others out")
+        raise InvalidArgument(
+            f"turn {images[1][0]} has the second of {len(images)} images, models here look at one: leave the others out"
+        )
     index, image = images[0]
     if messages[index][0] != "user":
         raise InvalidArgument(f"turn {index} of {messages[index][0]!r} has an image, expected it in one of 'user'")

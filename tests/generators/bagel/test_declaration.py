@@ -66,6 +66,10 @@ def test_without_a_prompt_for_plans_there_are_none(folder: Path) -> None:
         ("tiny", {"think_prompt": 3}, "option 'think_prompt' is 3, expected a text"),
         ("tiny", {"steps": 3}, "has no option 'steps'"),
         ("none", {}, "there is no .*llm_config.json"),
+        ("", {"checkpoint": ["shapes"]}, r"option 'checkpoint' is \['shapes'\], expected a name as text: shapes"),
+        ("shapes", {}, r"there is no folder /.*shapes; .* options: \{checkpoint: shapes\} in its place"),
+        ("tiny", {"think_prompt": " \n"}, "'think_prompt' has no word in it"),
+        ("tiny", {"think_prompt": "<|im_start|> plan"}, r"'think_prompt' has '<\|im_start\|>' in it"),
     ],
 )
 def test_options_of_a_deployment(folder: Path, checkpoint: str, options: dict[str, Any], message: str) -> None:

@@ -187,7 +187,7 @@ def test_contexts_that_no_step_looks_from_are_not_there(driver: WalkDriver, monk
     drawing, both = said(DRAW), said("be brief", DRAW, roles=("system", "user"))
     assert contexts_of("text_to_image", drawing) == ({"main": num_text, "cfg_text": 0}, 8)
     assert contexts_of("text_to_image", drawing, guidance_start=0.6) == ({"main": num_text, "cfg_text": 0}, 6)
-    assert contexts_of("text_to_image", drawing, text_guidance=1.0) == ({"main": num_text}, 4)
+    assert contexts_of("text_to_image", drawing, text_guidance=1.0, guidance_start=0.4) == ({"main": num_text}, 4)
     assert contexts_of("text_to_image", drawing, image_guidance=2.0) == ({"main": num_text, "cfg_text": 0}, 8)
     lengths, passes = contexts_of("text_to_image", both)
     assert (lengths["main"] - lengths["cfg_text"], passes) == (num_text, 8)
@@ -259,17 +259,42 @@ def test_edits_and_chats_in_between_leave_nothing_behind(driver: WalkDriver) -> 
         ("text_to_image", {"renormalization": "none", "renormalization_min": 0.5}, "leave one of them out"),
         ("text_to_image", {"preview_every": 8}, "preview_every is 8, but there are 7 denoise steps"),
         ("text_to_image", {"text_guidance": 1.0, "image_guidance": 2.0}, "there is neither an image nor a plan"),
+        (
+            "text_to_image", {"text_guidance": 1.0, "guidance_start": 0.2},
+            "guidance_start is 0.2, but nothing is guided: set text_guidance above 1, or leave guidance_start out",
+        ),
+        (
+            "edit_image", {"text_guidance": 1.0, "image_guidance": 1.0, "renormalization": "global"},
+            "renormalization is 'global', but nothing is guided",
+        ),
+        ("think_and_draw", {"text_guidance": 1.0, "guidance_end": 0.9}, "guidance_end is 0.9, but nothing is guided"),
+        (
+            "edit_image", {"text_guidance": 1.0, "renormalization_min": 0.5},
+            "renormalization_min is 0.5, but renormalization is 'text_channel' and the text guides nothing",
+        ),
+        ("text_to_image", {"num_denoise_steps": 1, "timestep_shift": 2.0}, "timestep_shift is 2, but the only"),
         ("text_to_image", {"sample_latents": True}, "unknown option 'sample_latents'"),
         ("chat", {"height": 16}, "unknown option 'height'"),
         ("chat", {"stop": "x"}, "'stop' is not JSON"),
         ("think_and_draw", {"max_tokens": 500}, "together over the 510"),
-        ("describe_image", {"max_tokens": 500}, "the conversation, with its image, has 13 tokens and max_tokens is 500"),
+        ("describe_image", {"max_tokens": 500}, "the conversation, with its image, has 13 tokens and max_tokens is 500,"),
     ],
 )  # fmt: skip
 def test_options_that_are_refused(driver: WalkDriver, task: str, options: dict[str, Any], message: str) -> None:
     tensors = {**said(DRAW), **(picture(1, 16, 16) if task in ("edit_image", "describe_image") else {})}
     with pytest.raises(InvalidArgument, match=message):
         driver.run_one(task, tensors, **options)
+
+
+def test_a_default_that_leaves_no_room_is_said_to_be_one(driver: WalkDriver) -> None:
+    long = said("a" * 300)
+    for task, tensors, default, left in (
+        ("chat", long, 255, 210), ("describe_image", {**long, **picture(1, 16, 16)}, 255, 204),
+        ("think_and_draw", long, 256, 194),
+    ):  # fmt: skip
+        message = rf"max_tokens is {default} \(the default\), .*: shorten it, or set max_tokens to {left} or less"
+        with pytest.raises(InvalidArgument, match=message):
+            driver.run_one(task, tensors)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.bagel.guidance import NONE, branches_at, branches_read, check_guidance, num_passes
+from generators.bagel.guidance import (
+    NONE,
+    OF_GUIDING,
+    branches_at,
+    branches_read,
+    check_guidance,
+    check_guided,
+    num_passes,
+)
 from generators.bagel.renormalization import guided
 from generators.bagel.schedule import denoise_times
 from mstar_rt.errors import InvalidArgument
@@ -77,6 +85,17 @@ def test_guidance_that_would_change_nothing_is_refused(params: dict[str, Any]) -
             check_guidance(params)
     else:
         check_guidance(params)
+
+
+@given(PARAMS)
+def test_options_of_guidance_without_any_are_refused_but_for_defaults(params: dict[str, Any]) -> None:
+    for usual in (params, PUBLISHED, EDIT):
+        others = [name for name in OF_GUIDING if params[name] != usual[name]]
+        if others and max(params["text_guidance"], params["image_guidance"]) == 1:
+            with pytest.raises(InvalidArgument, match=f"^{others[0]} is .* nothing is guided: set text_guidance"):
+                check_guided(params, usual)
+        else:
+            check_guided(params, usual)
 
 
 def test_what_draws_nothing_reads_no_context() -> None:

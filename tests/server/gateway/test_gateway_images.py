@@ -125,12 +125,14 @@ def test_what_only_image_models_have_is_told_beside(runtime: ToyRuntime, client:
     assert runtime.seen(Submit)[-1].deadline_ns is not None
 
 
-def test_a_plan_is_the_revised_prompt(client: OpenAI) -> None:
+def test_a_plan_is_the_revised_prompt(runtime: ToyRuntime, client: OpenAI) -> None:
     answer = draw(client, n=2, extra_body={"think": True})
     assert [image.revised_prompt for image in answer.data] == [PLAN, PLAN]
     assert answer.usage.output_tokens == 2 * len(PLAN)
     assert draw(client, extra_body={"think": False}).data[0].revised_prompt is None
     assert draw(client, extra_body={"think": True, "max_tokens": 5}).data[0].revised_prompt == PLAN[:5]
+    draw(client, extra_body={"think": True, "stop": ["on", "ß"]})
+    assert params(runtime)["stop"] == '["on", "ß"]'
     *_, last = draw(client, stream=True, extra_body={"think": True})
     assert (last.type, last.revised_prompt) == ("image_generation.completed", PLAN)
 
@@ -192,6 +194,7 @@ def test_several_images_of_a_stream_are_told_apart(client: OpenAI) -> None:
         ({"n": "two"}, "n", 'n is "two", expected a whole number'),
         ({"size": "large"}, "size", 'size is "large", expected "auto" or "WIDTHxHEIGHT"'),
         ({"size": "16 x 16"}, "size", "expected"),
+        ({"size": "99999999999999999999x32"}, "size", '"WIDTHxHEIGHT" in pixels, each at most 999999'),
         ({"size": "2000x16"}, "size", "option 'size (width)' is 2000, expected 8 to 256"),
         ({"response_format": "url"}, "response_format", "keeps no images to be fetched: ask for b64_json"),
         ({"response_format": "png"}, "response_format", "expected b64_json"),
@@ -218,6 +221,8 @@ def test_several_images_of_a_stream_are_told_apart(client: OpenAI) -> None:
         ({"extra_body": {"seed": -1}}, "seed", "seed is -1, expected 0 to 9223372036854775807"),
         ({"extra_body": {"top_k": 3}}, "top_k", "top_k is no option of model 'painter'"),
         ({"extra_body": {"max_tokens": 3}}, "max_tokens", "is of the plan, which is written with `think`: set `think`"),
+        ({"extra_body": {"stop": "sky"}}, "stop", "is of the plan, which is written with `think`: set `think`"),
+        ({"extra_body": {"stop": 5}}, "stop", "stop is "),
         ({"extra_body": {"budget_ms": 0}}, "budget_ms", "budget_ms is 0"),
         ({"prompt": "  "}, "prompt", "prompt has no word in it"),
         ({"prompt": "x" * 5000}, "prompt", "the prompt has 5004 characters"),
@@ -231,8 +236,8 @@ def test_what_is_wrong_or_not_served_is_refused_by_name(
         fields = {"extra_body": fields}
     if make is edit and fields.get("size") == "2000x16":
         message = "size (width) is given, but an edit has the size of its image: leave it out"
-    if make is edit and "max_tokens" in fields.get("extra_body", {}):
-        message = "max_tokens is of the plan, which model 'painter' does not write before it edits: leave it out"
+    if make is edit and "is of the plan" in message:
+        message = f"{param} is of the plan, which model 'painter' does not write before it edits: leave it out"
     num_before = len(runtime.seen(Submit))
     with pytest.raises(BadRequestError) as error:
         make(client, **fields)
@@ -331,11 +336,13 @@ URL = "messages[0].content[1].image_url.url"
         (about("data:image/png;base64,AA-_"), URL, "not base64"),
         (about("data:image/png;base64,ääää"), URL, "not base64"),
         (about(url_of(b"GIF89a")), URL, "not a complete PNG file"),
-        (about(url_of(PNG, "jpeg")), URL, "not a complete JPEG file"),
+        (about(url_of(PNG, "jpeg")), URL, "is declared as JPEG, but is a PNG file: declare it as PNG"),
         (about(url_of(PNG), detail="high"), "messages[0].content[1].image_url.detail", "does not serve"),
-        (about(url_of(PNG), url_of(PNG)), None, "2 images"),
-        ([ASKED, {"role": "assistant", "content": "?"}, *about(url_of(PNG))], None, "turn 2 has an image"),
-        ([{**about(url_of(PNG))[0], "role": "system"}, ASKED], None, "turn 0 of 'system' has an image"),
+        (about(url_of(PNG), url_of(PNG)), "messages[0]", "messages[0] has the second of 2 images, models here look at one"),
+        ([*about(url_of(PNG)), *about(url_of(PNG))], "messages[1]", "messages[1] has the second of 2 images"),
+        ([ASKED, {"role": "assistant", "content": "?"}, *about(url_of(PNG))], "messages[2]", "messages[2] has an image, but"),
+        ([{**about(url_of(PNG))[0], "role": "system"}, ASKED], "messages[0]", "messages[0] of 'system' has an image"),
+        ([ASKED, {**about(url_of(PNG))[0], "role": "assistant"}], "messages[1]", "of 'assistant' has an image, expected it"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
          "messages[0].content[0].image_url", "expected a JSON object"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].image_url", "a JSON object"),

@@ -13,7 +13,8 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from toy_painter import painter
 
 from generators.bagel.guidance import check_guidance
-from mstar_rt.errors import Internal, InvalidArgument
+from mstar_rt.errors import DeadlineExceeded, Internal, InvalidArgument
+from mstar_rt.server.gateway import chat, speech
 from mstar_rt.server.gateway.errors import FieldError, Refusal
 from mstar_rt.server.gateway.fields import Fields
 from mstar_rt.server.gateway.image_fields import EDIT_NAMES, NAMES, read_images
@@ -26,7 +27,7 @@ USUAL: dict[str, Any] = {
 OF_ALL = {"model", "prompt", "n", "response_format", "output_format", "stream", "budget_ms"}
 OF_GUIDANCE = {"cfg_text_scale", "cfg_img_scale", "cfg_interval", "cfg_renorm_type", "cfg_renorm_min"}
 OF_STEPS = {"num_inference_steps", "timestep_shift", "partial_images", "seed"}
-OF_PLAN = {"max_tokens", "temperature"}
+OF_PLAN = {"max_tokens", "temperature", "stop"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_other_errors_stay(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("given", "is_edit", "known"),
     [
-        ({}, False, OF_ALL | OF_GUIDANCE | OF_STEPS | {"think", "size"}),
+        ({}, False, OF_ALL | OF_GUIDANCE | OF_STEPS | OF_PLAN | {"think", "size"}),
         ({"think": True}, False, OF_ALL | OF_GUIDANCE | OF_STEPS | OF_PLAN | {"think", "size"}),
         ({}, True, OF_ALL | OF_GUIDANCE | OF_STEPS | {"image"}),
     ],
@@ -101,6 +102,23 @@ def test_an_unknown_field_is_told_what_such_a_request_can_have(
         read_images(Fields({"prompt": "a barn", "zzzzz": 1, **given}), painter(), is_edit)
     assert str(error.value) == f"zzzzz is not known here, known: {', '.join(sorted(known))}"
     assert error.value.field == "zzzzz"
+
+
+def test_fields_of_a_plan_are_suggested_where_one_can_be_written() -> None:
+    for thinks in (True, False):
+        with pytest.raises(FieldError, match="temprature is not known here") as error:
+            read_images(Fields({"prompt": "a barn", "temprature": 1}), painter(thinks=thinks), False)
+        assert ("did you mean 'temperature'?" in str(error.value)) == thinks
+
+
+def test_nothing_is_listed_twice() -> None:
+    for known in (chat.KNOWN, speech.KNOWN):
+        assert len(set(known)) == len(known)
+
+
+def test_a_deadline_is_said_of_its_field() -> None:
+    refusal = Refusal(DeadlineExceeded("the deadline passed 2.0 ms before node 'flow'"), "r")
+    assert (refusal.status, refusal.body["error"]["param"]) == (504, "budget_ms")
 
 
 def test_what_nothing_is_made_of_is_not_suggested() -> None:

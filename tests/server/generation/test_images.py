@@ -6,6 +6,7 @@ import asyncio
 import gc
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from toy_painter import (
 )
 from toy_runtime import Job, Script, ToyRuntime
 
+from mstar_rt.errors import InvalidArgument
 from mstar_rt.message import CancelRequest, Submit
+from mstar_rt.model import ParamSpec
 from mstar_rt.protos import generation_pb2 as wire
 from mstar_rt.protos import generation_pb2_grpc, request_pb2, tensor_pb2
 from mstar_rt.protos.arrays import array_from_tensor
-from mstar_rt.server.generation.image_requests import MAX_NUM_IMAGES
+from mstar_rt.server.generation.image_requests import MAX_NUM_IMAGES, refuse_misplaced
 from mstar_rt.server.request_stream import Emission, RequestStream
 
 USER, ASSISTANT, SYSTEM = wire.Turn.ROLE_USER, wire.Turn.ROLE_ASSISTANT, wire.Turn.ROLE_SYSTEM
@@ -353,6 +356,16 @@ def test_what_a_model_has_no_task_for(model: Any, asked: wire.GenerateRequest, w
         pytest.raises(grpc.RpcError, match=words),
     ):
         next(generation_pb2_grpc.GenerationStub(channel).Generate(asked))
+
+
+def test_an_option_of_edits_only_is_refused_as_such() -> None:
+    usual, own = painter(), ParamSpec("sample_latents", "bool", False, "")
+    tasks = [replace(task, params=(*task.params, own)) if task.name == EDIT else task for task in usual.tasks]
+    model = replace(usual, tasks=tuple(tasks))
+    refuse_misplaced(model, EDIT, ["sample_latents"])
+    for task in (DRAW, THINK):
+        with pytest.raises(InvalidArgument, match="sample_latents is of edits only: leave it out, or give an image"):
+            refuse_misplaced(model, task, ["sample_latents"])
 
 
 # ---- ends
