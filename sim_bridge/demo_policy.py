@@ -126,6 +126,10 @@ def _verdict(summary: Mapping[str, Any], output: Path) -> int:
     """0 only if the robots did what they should, and it was not easy."""
     baselines, rows = summary["success_of_baselines"], summary["settings"]
     print(f"scripted expert {baselines['expert']:.2f}, random targets {baselines['random']:.2f}; see {output}/")
+    for row in rows:
+        if row["refusals"]:
+            num_asked = row["num_robots"] + len(row["refusals"])
+            print(f"{row['num_robots']} of {num_asked} robots were taken on ({row['chunking']}): {row['refusals'][0]}")
     shortfalls = [error for row in rows for error in row["errors"]]
     for row in rows:
         if row["chunking"] == CONTINUED and row["added_delay_ms"] == 0 and row["success_rate"] < REQUIRED_SUCCESS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mstar_rt.client import connect_async
 from mstar_rt.client.control.asynchronous_session import AsyncControlSession
 from mstar_rt.client.control.results import ControlStats
-from mstar_rt.errors import MstarError
+from mstar_rt.errors import MstarError, ResourceExhausted
 from sim_bridge.delayed_link import DelayedLink
 from sim_bridge.instruction_tasks import task_named
 from sim_bridge.policy_episode import PolicyEpisode, RealTime, drive
@@ -38,11 +38,17 @@ class PolicySetting:
 
 @dataclass
 class FleetRun:
-    """Episodes in the order in which they were asked for, and what each robot's session counted."""
+    """Episodes in the order in which they were asked for, what each robot's session counted, and why the server did not
+    take all robots on."""
 
     setting: PolicySetting
     episodes: list[PolicyEpisode]
     stats: list[ControlStats] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    @property
+    def num_robots(self) -> int:
+        return self.setting.num_robots - len(self.refusals)
 
 
 async def run_setting(
@@ -53,9 +59,10 @@ async def run_setting(
     access: Mapping[str, str] | None = None,
 ) -> FleetRun:
     """Drive episodes (task, seed) in real time. A session that ends for good ends its episode, which says why; the
-    robot then opens another one. `access` is what `connect` takes beside the address.
+    robot then opens another one. One that the server does not take on beside the others leaves its episodes to them.
+    `access` is what `connect` takes beside the address.
 
-    Raises:  MstarError: a session cannot be opened.
+    Raises:  MstarError: a session cannot be opened, or not a single one.
     """
     run = FleetRun(setting, [PolicyEpisode(task, seed) for task, seed in episodes])
     waiting = deque(run.episodes)
@@ -78,7 +85,12 @@ async def run_setting(
         async def robot(phase_s: float) -> None:
             await asyncio.sleep(phase_s)
             while waiting:
-                async with session(task_named(waiting[0].task).instruction) as control:
+                async with contextlib.AsyncExitStack() as opened:
+                    try:
+                        control = await opened.enter_async_context(session(task_named(waiting[0].task).instruction))
+                    except ResourceExhausted as error:
+                        run.refusals.append(str(error))
+                        return
                     while waiting:
                         episode = waiting.popleft()
                         try:
@@ -92,6 +104,8 @@ async def run_setting(
 
         # Robots do not tick together: their ticks are spread over the period.
         await _all(robot(index / setting.num_robots / CONTROL_HZ) for index in range(setting.num_robots))
+        if waiting:
+            raise ResourceExhausted(run.refusals[0])
     return run
 
 

@@ -16,7 +16,14 @@ from sim_bridge import demo, demo_planner, demo_policy, fleet, policy_fleet
 
 
 def _row(chunking: str, added_delay_ms: float, success_rate: float) -> dict[str, Any]:
-    return {"chunking": chunking, "added_delay_ms": added_delay_ms, "success_rate": success_rate, "errors": []}
+    return {
+        "chunking": chunking,
+        "added_delay_ms": added_delay_ms,
+        "success_rate": success_rate,
+        "errors": [],
+        "num_robots": 8,
+        "refusals": ["no room"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,7 +41,9 @@ def test_it_ends_with_0_only_if_the_robots_did_it(
     rows = [_row("off", 0.0, 0.1), _row("prefix", 0.0, success_rate) | {"errors": errors}, _row("prefix", 300.0, 0.1)]
     summary = {"success_of_baselines": {"expert": 1.0, "random": random_rate}, "settings": rows}
     assert demo_policy._verdict(summary, tmp_path) == status
-    assert ("FALLS SHORT" in capsys.readouterr().out) == bool(status)
+    out = capsys.readouterr().out
+    assert ("FALLS SHORT" in out) == bool(status)
+    assert "8 of 9 robots were taken on (prefix): no room" in out
 
 
 @pytest.mark.parametrize(
