@@ -1,10 +1,12 @@
-"""What the training scripts of the models share: the state of a run between two steps, and its log."""
+"""What the training scripts of the models share: the state of a run between two steps, its rates, and its log."""
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,44 +15,79 @@ from torch import nn
 _MOMENTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
 
 
-def average_into(average: nn.Module, source: nn.Module, decay: float) -> None:
-    """Move the running average of the weights towards those of `source`."""
-    with torch.no_grad():
-        for kept, new in zip(average.parameters(), source.parameters(), strict=True):
-            kept.lerp_(new, 1 - decay)
+Trained = TypeVar("Trained", bound=nn.Module)
 
 
-def save_state(
-    path: Path, num_steps_done: int, networks: Mapping[str, nn.Module], optimisers: Sequence[torch.optim.Optimizer]
-) -> None:
-    """Networks by name, the first of which is what the optimisers move."""
-    tensors = {"num_steps_done": torch.tensor(num_steps_done)}
-    for part, module in networks.items():
-        tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-    for name, parameter in next(iter(networks.values())).named_parameters():
-        for moment, value in _moments(parameter, optimisers).items():
-            tensors[f"optimiser.{moment}.{name}"] = value
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, str(path))
+class AveragedTraining(Generic[Trained]):
+    """A network, the moving average of its weights, and its optimisers: what a run has between two steps."""
+
+    def __init__(
+        self,
+        network: Trained,
+        optimisers: Sequence[tuple[torch.optim.Optimizer, float]],
+        decay_after: Callable[[int], float],
+    ) -> None:
+        """`optimisers`: each of one parameter group, with its peak learning rate. `decay_after`: of the average, by the
+        number of steps that are done, from 1."""
+        self.network = network
+        self.average: Trained = copy.deepcopy(network).requires_grad_(False)
+        self.num_steps_done = 0
+        self._optimisers = tuple(optimisers)
+        self._decay_after = decay_after
+
+    def step(self, rate: float) -> None:
+        """One step of the optimisers along the gradients, which are taken, at this share of the peak learning rates."""
+        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        for optimiser, peak in self._optimisers:
+            optimiser.param_groups[0]["lr"] = peak * rate
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.num_steps_done += 1
+        decay = self._decay_after(self.num_steps_done)
+        with torch.no_grad():
+            for kept, new in zip(self.average.parameters(), self.network.parameters(), strict=True):
+                kept.lerp_(new, 1 - decay)
+
+    def save(self, path: Path) -> None:
+        tensors = {"num_steps_done": torch.tensor(self.num_steps_done)}
+        for part, module in self._networks.items():
+            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            for moment, value in self._moments(parameter).items():
+                tensors[f"optimiser.{moment}.{name}"] = value
+        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, str(path))
+
+    def load(self, path: Path) -> None:
+        """The inverse of `save`, in place."""
+        tensors = load_file(str(path))
+        for part, module in self._networks.items():
+            prefix = f"{part}."
+            module.load_state_dict(
+                {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            )
+        for name, parameter in self.network.named_parameters():
+            for moment in _MOMENTS:
+                if (key := f"optimiser.{moment}.{name}") in tensors:
+                    self._moments(parameter)[moment] = tensors[key]
+        self.num_steps_done = int(tensors["num_steps_done"])
+
+    @property
+    def _networks(self) -> Mapping[str, nn.Module]:
+        return {"network": self.network, "average": self.average}
+
+    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        owner = next(o for o, _ in self._optimisers if any(parameter is p for p in o.param_groups[0]["params"]))
+        return owner.state[parameter]
 
 
-def load_state(path: Path, networks: Mapping[str, nn.Module], optimisers: Sequence[torch.optim.Optimizer]) -> int:
-    """The inverse of `save_state`, in place; returns the number of steps that were done."""
-    tensors = load_file(str(path))
-    for part, module in networks.items():
-        prefix = f"{part}."
-        module.load_state_dict(
-            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        )
-    for name, parameter in next(iter(networks.values())).named_parameters():
-        for moment in _MOMENTS:
-            if (key := f"optimiser.{moment}.{name}") in tensors:
-                _moments(parameter, optimisers)[moment] = tensors[key]
-    return int(tensors["num_steps_done"])
+def late_decay(step: int, num_steps: int, num_warm_up_steps: int, decay_share: float) -> float:
+    """Share of the peak learning rate: a linear rise, constant, and linear to nothing over `decay_share` of the steps.
 
-
-def _moments(parameter: nn.Parameter, optimisers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
-    owner = next(o for o in optimisers if any(parameter is p for p in o.param_groups[0]["params"]))
-    return owner.state[parameter]
+    So a run that was stopped before the end of the constant part may be resumed with another number of steps, and is
+    the same as an uninterrupted run with the new number.
+    """
+    share_left = (num_steps - step) / num_steps
+    return min(1.0, (step + 1) / num_warm_up_steps, share_left / decay_share)
 
 
 class RunLog:

@@ -14,7 +14,7 @@ import torch
 from generators.bagel.autoencoder import Autoencoder
 from generators.bagel.config import AutoencoderConfig
 from generators.bagel.train.pictures import to_pixels
-from generators.bagel.train.training_state import TrainingState, cosine
+from generators.bagel.train.training_state import cosine, training_of
 from sim_bridge.shapes import draw, draw_scene
 
 _KL_WEIGHT = 3e-4
@@ -43,7 +43,7 @@ def train_autoencoder(
     A run that finds `state_path` goes on from there, with the same result as one that was not stopped.
     """
     torch.manual_seed(seed)
-    training = TrainingState(Autoencoder(config), settings.peak_rate)
+    training = training_of(Autoencoder(config), settings.peak_rate)
     if state_path.exists():
         training.load(state_path)
         log(f"autoencoder goes on from step {training.num_steps_done}")
@@ -68,9 +68,8 @@ def train_autoencoder(
     return standardised(training.average, seed)
 
 
-def reconstruction_loss(autoencoder: torch.nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+def reconstruction_loss(autoencoder: Autoencoder, pixels: torch.Tensor) -> torch.Tensor:
     """Mean absolute error of pixels [N, 3, H, W], and a little of the distance of the latents from N(0, 1)."""
-    assert isinstance(autoencoder, Autoencoder)
     moments = autoencoder.encode(pixels)
     mean, log_variance = (part.float() for part in moments)
     drawn = autoencoder.decode(autoencoder.latents(moments, torch.randn_like(moments.mean)))
@@ -80,10 +79,9 @@ def reconstruction_loss(autoencoder: torch.nn.Module, pixels: torch.Tensor) -> t
 
 
 @torch.no_grad()
-def standardised(autoencoder: torch.nn.Module, seed: int, num_pictures: int = 400) -> Autoencoder:
+def standardised(autoencoder: Autoencoder, seed: int, num_pictures: int = 400) -> Autoencoder:
     """The same weights as float16 has them, with the scale and shift that make latents have mean 0 and variance 1 over
     all channels: what comes after it is trained on the latents that are served."""
-    assert isinstance(autoencoder, Autoencoder)
     autoencoder = copy.deepcopy(autoencoder).half().float()
     rng = np.random.default_rng([seed, 12])
     moments = autoencoder.encode(to_pixels(np.array([draw(draw_scene(rng)) for _ in range(num_pictures)])))

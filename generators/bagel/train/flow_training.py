@@ -20,10 +20,12 @@ from generators.bagel.network import MotNetwork
 from generators.bagel.train.batches import Batch, Batches
 from generators.bagel.train.initialise import initialise
 from generators.bagel.train.sequences import NO_LABEL, Sequences
-from generators.bagel.train.training_state import TrainingState, late_decay
+from generators.bagel.train.training_state import training_of
 from generators.bagel.vision import Vision
+from mstar_rt.nn.training import late_decay
 
 _WORDS_WEIGHT = 1.5
+_DECAY_SHARE = 0.4
 _TIME_MEAN, _TIME_DEVIATION = 0.4, 1.2
 """Of the times before the logistic function: somewhat toward the noise, where it is settled what is in a picture."""
 
@@ -62,12 +64,10 @@ def train_flow(
     """
     torch.manual_seed(seed)
     both = BothNetworks(config)
-    training = TrainingState(both, settings.peak_rate, _is_inner_matrix)
+    training = training_of(both, settings.peak_rate, _is_inner_matrix)
     if state_path.exists():
         training.load(state_path)
         log(f"flow goes on from step {training.num_steps_done}")
-    average = training.average
-    assert isinstance(average, BothNetworks)
     started, totals, counts = time.process_time(), torch.zeros(2), torch.zeros(2)
     for step in range(training.num_steps_done, settings.num_steps):
         # What a step draws depends on its number alone, so that a resumed run draws the same.
@@ -78,7 +78,7 @@ def train_flow(
             of_batch = torch.tensor([flow.item(), words.item()])
             totals += of_batch
             counts += of_batch > 0
-        training.step(late_decay(step, settings.num_steps, settings.num_warm_up_steps))
+        training.step(late_decay(step, settings.num_steps, settings.num_warm_up_steps, _DECAY_SHARE))
         done = step + 1
         if done % settings.log_every == 0:
             flow_loss, word_loss = (totals / counts).tolist()
@@ -88,8 +88,8 @@ def train_flow(
             counts.zero_()
         if done % settings.checkpoint_every == 0 or done == settings.num_steps:
             training.save(state_path)
-            checkpoint(done, average)
-    return average
+            checkpoint(done, training.average)
+    return training.average
 
 
 def losses(both: BothNetworks, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mstar_rt.nn.training import late_decay
 from policies.pi05.config import Pi05Config
 from policies.pi05.network import Pi05Network
 from policies.pi05.train.batches import Batch, Batches
 from policies.pi05.train.sampling import sample_actions
-from policies.pi05.train.training_state import TrainingState
+from policies.pi05.train.training_state import training_of
 
 _WARM_UP_STEPS = 200
 _DECAY_SHARE = 0.3
@@ -51,7 +52,7 @@ def train_policy(
     are left, so a run that was stopped before that may be resumed with another number of steps.
     """
     torch.manual_seed(seed)
-    training = TrainingState(config)
+    training = training_of(config)
     if state_path.exists():
         training.load(state_path)
         log(f"goes on from step {training.num_steps_done}")
@@ -60,7 +61,10 @@ def train_policy(
         # What a step draws depends on its number alone, so that a resumed run draws the same.
         torch.manual_seed(int(np.random.default_rng([seed, 21, step]).integers(2**62)))
         batch = batches.draw(settings.batch_size, np.random.default_rng([seed, 20, step]))
-        total += training.step(flow_loss(training.network, batch, settings.draws), _rate(step, settings.num_steps))
+        loss = flow_loss(training.network, batch, settings.draws)
+        loss.backward()
+        training.step(late_decay(step, settings.num_steps, _WARM_UP_STEPS, _DECAY_SHARE))
+        total += loss.item()
         done = step + 1
         if done % settings.log_every == 0:
             log(f"step {done} loss {total / settings.log_every:.5f} {time.monotonic() - started:.0f} s")
@@ -97,9 +101,3 @@ def chunk_error(network: Pi05Network, batch: Batch, num_steps: int, seed: int = 
 def _draw_times(count: int) -> torch.Tensor:
     """Beta(1.5, 1), kept off 0: as published."""
     return torch.rand(count).pow(1 / 1.5) * 0.999 + 0.001
-
-
-def _rate(step: int, num_steps: int) -> float:
-    """Share of the peak learning rate: a linear rise, constant, then linear to zero."""
-    share_left = (num_steps - step) / num_steps
-    return min(1.0, (step + 1) / _WARM_UP_STEPS, share_left / _DECAY_SHARE)

@@ -6,7 +6,6 @@ rollout, both on normalised latents; the rollout here is three steps, the horizo
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from mstar_rt.nn.norms import normalise_latents
-from mstar_rt.nn.training import average_into, load_state, save_state
+from mstar_rt.nn.training import AveragedTraining, late_decay
 from world_models.vjepa2.config import PredictorConfig
 from world_models.vjepa2.predictor import ActionPredictor
 from world_models.vjepa2.train.episodes import Episodes
@@ -27,7 +26,7 @@ WINDOW_FRAMES = 8
 ROLLOUT_STEPS = 3
 _AVERAGE_DECAY = 0.998
 _BATCH_SIZE = 32
-_PEAK_LEARNING_RATES = (1.5e-3, 1.0e-3)
+_PEAK_RATE_OF_MATRICES, _PEAK_RATE_OF_OTHERS = 1.5e-3, 1.0e-3
 _WARM_UP_STEPS = 200
 _DECAY_SHARE = 0.35
 
@@ -68,11 +67,15 @@ def train_predictor(
     uninterrupted run with the new number.
     """
     torch.manual_seed(seed)
-    training = _Training(config, state_path)
+    training = _training(config)
+    if state_path.exists():
+        training.load(state_path)
     started = time.monotonic()
     for step in range(training.num_steps_done, num_steps):
         windows = _draw_windows(transitions, np.random.default_rng([seed, 20, step]))
-        losses = training.step(windows, _rate(step, num_steps))
+        losses = prediction_losses(training.network, *windows)
+        (losses[0] + losses[1:].mean()).backward()
+        training.step(late_decay(step, num_steps, _WARM_UP_STEPS, _DECAY_SHARE))
         if step % 100 == 0 or step == num_steps - 1:
             values = " ".join(f"{value:.4f}" for value in losses.tolist())
             log(f"predictor step {step} losses {values} {time.monotonic() - started:.0f} s")
@@ -82,50 +85,17 @@ def train_predictor(
     return training.average.eval()
 
 
-def _rate(step: int, num_steps: int) -> float:
-    """Share of the peak learning rates: linear warm-up, constant, then linear to zero."""
-    share_left = (num_steps - step) / num_steps
-    return min(1.0, (step + 1) / _WARM_UP_STEPS, share_left / _DECAY_SHARE)
-
-
-class _Training:
-    """The predictor, the running average of its weights, and the optimiser."""
-
-    def __init__(self, config: PredictorConfig, state_path: Path) -> None:
-        self.predictor = ActionPredictor(config)
-        start_near_identity(self.predictor)
-        self.average = copy.deepcopy(self.predictor).requires_grad_(False)
-        self.num_steps_done = 0
-        named = dict(self.predictor.named_parameters())
-        matrices = {n: p for n, p in named.items() if p.ndim == 2 and n.startswith("predictor_blocks.")}
-        others = [p for n, p in named.items() if n not in matrices]
-        # Measured here on the same batches: Muon on the blocks' matrices needs half the steps of AdamW alone.
-        self._optimisers: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices.values(), weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, weight_decay=0.02, betas=(0.9, 0.98)),
-        )
-        if state_path.exists():
-            self.num_steps_done = load_state(state_path, self._networks, self._optimisers)
-
-    def step(self, windows: tuple[torch.Tensor, torch.Tensor, torch.Tensor], rate: float) -> torch.Tensor:
-        for optimiser, peak in zip(self._optimisers, _PEAK_LEARNING_RATES, strict=True):
-            optimiser.param_groups[0]["lr"] = peak * rate
-            optimiser.zero_grad(set_to_none=True)
-        losses = prediction_losses(self.predictor, *windows)
-        (losses[0] + losses[1:].mean()).backward()
-        nn.utils.clip_grad_norm_(self.predictor.parameters(), 1.0)
-        for optimiser in self._optimisers:
-            optimiser.step()
-        self.num_steps_done += 1
-        average_into(self.average, self.predictor, min(_AVERAGE_DECAY, 1 - 1 / self.num_steps_done))
-        return losses.detach()
-
-    def save(self, path: Path) -> None:
-        save_state(path, self.num_steps_done, self._networks, self._optimisers)
-
-    @property
-    def _networks(self) -> dict[str, nn.Module]:
-        return {"predictor": self.predictor, "average": self.average}
+def _training(config: PredictorConfig) -> AveragedTraining[ActionPredictor]:
+    predictor = ActionPredictor(config)
+    start_near_identity(predictor)
+    named = dict(predictor.named_parameters())
+    matrices = {n: p for n, p in named.items() if p.ndim == 2 and n.startswith("predictor_blocks.")}
+    others = [p for n, p in named.items() if n not in matrices]
+    # Measured here on the same batches: Muon on the blocks' matrices needs half the steps of AdamW alone.
+    muon = torch.optim.Muon(matrices.values(), weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(others, weight_decay=0.02, betas=(0.9, 0.98))
+    optimisers = ((muon, _PEAK_RATE_OF_MATRICES), (adamw, _PEAK_RATE_OF_OTHERS))
+    return AveragedTraining(predictor, optimisers, lambda done: min(_AVERAGE_DECAY, 1 - 1 / done))
 
 
 def start_near_identity(predictor: ActionPredictor) -> None:
