@@ -1,4 +1,5 @@
-"""Placements that follow the rules and yet cannot work: caches that could not move, or would change their dtype."""
+"""Placements that follow the rules and yet cannot work: caches that could not move, or would change their dtype, and
+replicas that would not give the same answers."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from mstar_rt.program import check_caches, siblings_of
 
 def check_placed(model: str, placed: ModelPlacement, graph: WalkGraph, dtypes: Mapping[int, str]) -> None:
     """Raises: ConfigError: with the reason."""
+    _check_replicas(model, placed, dtypes)
     _check_dtypes(model, placed, dtypes)
     for walk, program in placed.programs.items():
         siblings = siblings_of(graph.walk(walk))
@@ -34,6 +36,21 @@ def _telling_choices(ranks: Sequence[Ranks]) -> list[tuple[int, ...]]:
             longer = max(one, other, key=len)
             chosen.append(first | {longer: longer[1]})
     return [tuple(choice[kind] for kind in ranks) for choice in chosen]
+
+
+def _check_replicas(model: str, placed: ModelPlacement, dtypes: Mapping[int, str]) -> None:
+    """An answer does not depend on who is free."""
+    for walk, program in placed.programs.items():
+        for use in program.nodes:
+            first, *others = placed.ranks[walk][use.index]
+            for other in others:
+                one_dtype, other_dtype = dtypes.get(first, ""), dtypes.get(other, "")
+                if one_dtype != other_dtype:
+                    raise ConfigError(
+                        f"placement: node {use.name!r} of model {model!r} has replicas on rank {first} ({one_dtype}) "
+                        f"and rank {other} ({other_dtype}), and answers would depend on which one is free; give these "
+                        "workers the same dtype"
+                    )
 
 
 def _check_dtypes(model: str, placed: ModelPlacement, dtypes: Mapping[int, str]) -> None:

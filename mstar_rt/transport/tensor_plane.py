@@ -22,7 +22,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mstar_rt.errors import InvalidArgument, Unavailable
+from mstar_rt.errors import InvalidArgument, SharedMemoryExhausted, Unavailable
 from mstar_rt.message import Release, SegmentRef, TensorRef
 from mstar_rt.transport.arena import HEADER_BYTES, Arena, ArenaKey, HeapArena, MemfdArena, attach_memfd
 from mstar_rt.transport.block_allocator import ALIGNMENT, BlockAllocator
@@ -48,7 +48,12 @@ Buffer = np.ndarray | memoryview | bytes | bytearray
 
 
 class TensorPlane(Protocol):
-    """One process's access to tensors of its own and of its peers."""
+    """One process's access to tensors of its own and of its peers.
+
+    While `is_reserved`, `put` finds no room in the arena: it is kept for others.
+    """
+
+    is_reserved: bool
 
     @property
     def num_held_bytes(self) -> int:
@@ -126,6 +131,7 @@ class ArenaPlane:
         self._flush_at_s = 0.0
         self._timing_loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self.is_reserved = False
         endpoint.before_receive(self._flush_if_due)
 
     @property
@@ -147,6 +153,8 @@ class ArenaPlane:
         self._check_open()
         if len(content) <= MAX_INLINE_BYTES:
             return TensorRef(dtype, shape, inline=bytes(content))
+        if self.is_reserved:
+            raise SharedMemoryExhausted(f"no room for {len(content)} bytes in shared memory: others wait for it")
         block_id, offset = self._holds.hold(len(content), consumers)
         self._arena.data[offset : offset + len(content)] = content
         key = self._arena.key

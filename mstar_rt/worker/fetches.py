@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 
-from mstar_rt.errors import MstarError
+import msgspec
+
+from mstar_rt.errors import MstarError, SharedMemoryExhausted
 from mstar_rt.message import CacheDelta, Fetch, Fetched, FetchScope
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk
 from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.parcels import Parcels, open_delta, open_value
+from mstar_rt.worker.room import Delivery, Room
 from mstar_rt.worker.scopes import Scopes
 from mstar_rt.worker.tensors import receive_tensors
 
@@ -28,6 +32,7 @@ class Fetches:
         device: str,
         rank: int,
         scopes: Scopes,
+        room: Room,
     ) -> None:
         self._models = models
         self._endpoint = endpoint
@@ -35,6 +40,7 @@ class Fetches:
         self._device = device
         self._rank = rank
         self._scopes = scopes
+        self._room = room
 
     def ask(self, walk: ActiveWalk) -> None:
         """Ask for what the walk reads and this rank has no good copy of; `walk.asked` then holds those who owe it."""
@@ -97,21 +103,21 @@ class Fetches:
                 del walk.fetched[fetch.rank, fetch.name]
 
     def answer(self, message: FetchScope) -> None:
-        """Send what is held; what cannot be sent is missing."""
+        """Send what is held, once there is room for it; what cannot be sent is missing."""
         parcels = Parcels(self._plane)
         try:
-            self._endpoint.send(f"worker/{message.rank}", self._packed(parcels, message))
-            parcels.letter(f"worker/{message.rank}").sent()
+            draft = self._written(parcels, message)
+            send = functools.partial(self._send, parcels, message, draft)
+            try:
+                send()
+            except SharedMemoryExhausted as shortage:
+                self._room.wait(Delivery(send, functools.partial(self._lack, message), None, shortage))
         except MstarError as error:
-            logger.warning("cannot give rank %d what scope %s holds: %s", message.rank, message.scope, error)
-            missing = [*message.names, *message.caches]
-            fetched = Fetched(message.request_id, message.walk_id, self._rank, [], {}, [], missing)
-            self._endpoint.send(f"worker/{message.rank}", fetched)
-        finally:
-            parcels.take_back()
+            self._lack(message, error)
 
-    def _packed(self, parcels: Parcels, message: FetchScope) -> Fetched:
-        letter = parcels.letter(f"worker/{message.rank}")
+    def _written(self, parcels: Parcels, message: FetchScope) -> Fetched:
+        """Without its tensors."""
+        letter = parcels.letter(_asker(message))
         held = self._scopes.persisted(message.request_id, message.scope)
         values = {name: letter.value(held[name]) for name in message.names if name in held}
         caches: list[CacheDelta] = []
@@ -123,8 +129,26 @@ class Fetches:
                 continue
             deltas = loaded.memory.export_committed(message.request_id, message.scope, cache, message.rank, lost)
             caches.append(letter.delta(cache, deltas))
+        return Fetched(message.request_id, message.walk_id, self._rank, [], values, caches, missing)
+
+    def _send(self, parcels: Parcels, message: FetchScope, draft: Fetched) -> None:
         parcels.put()
-        return Fetched(message.request_id, message.walk_id, self._rank, letter.refs(), values, caches, missing)
+        try:
+            letter = parcels.letter(_asker(message))
+            self._endpoint.send(_asker(message), msgspec.structs.replace(draft, tensors=letter.refs()))
+            letter.sent()
+        finally:
+            parcels.take_back()
+
+    def _lack(self, message: FetchScope, error: MstarError) -> None:
+        logger.warning("cannot give rank %d what scope %s holds: %s", message.rank, message.scope, error)
+        missing = [*message.names, *message.caches]
+        fetched = Fetched(message.request_id, message.walk_id, self._rank, [], {}, [], missing)
+        self._endpoint.send(_asker(message), fetched)
+
+
+def _asker(message: FetchScope) -> str:
+    return f"worker/{message.rank}"
 
 
 def _is_of_request(walk: ActiveWalk, fetch: Fetch) -> bool:

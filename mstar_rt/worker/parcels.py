@@ -54,9 +54,18 @@ class Parcels:
         return known[1]
 
     def put(self) -> None:
-        """Raises: SharedMemoryExhausted, Internal (not a tensor): call `take_back`."""
-        for tensor, consumers in zip(self._tensors, self._consumers, strict=True):
-            self._refs.append(send_tensor(self._plane, tensor, consumers))
+        """All or none.
+
+        Raises: SharedMemoryExhausted: may be tried again.  Internal: not a tensor.
+        """
+        try:
+            for tensor, consumers in zip(self._tensors, self._consumers, strict=True):
+                self._refs.append(send_tensor(self._plane, tensor, consumers))
+        except BaseException:
+            for ref, consumers in zip(self._refs, self._consumers, strict=False):
+                take_back(self._plane, ref, consumers)
+            self._refs.clear()
+            raise
 
     def ref(self, index: int) -> TensorRef:
         return self._refs[index]
@@ -65,7 +74,7 @@ class Parcels:
         self._consumers[index].remove(consumer)
 
     def take_back(self) -> None:
-        """Let go of what nobody was told about."""
+        """Let go of what nobody was told about, for good."""
         for ref, consumers in zip(self._refs, self._consumers, strict=False):
             take_back(self._plane, ref, consumers)
             consumers.clear()

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
 from mstar_rt.cache.moving import export_delta
-from mstar_rt.message import CacheDelta, Emitted, EmittedGroup, TensorRef, Token, Tokens
+from mstar_rt.errors import SharedMemoryExhausted
+from mstar_rt.message import Emitted, EmittedGroup, TensorRef, Token, Tokens
 from mstar_rt.program import Emission, Progress, Send
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk
-from mstar_rt.worker.parcels import Letter, Parcels, open_delta, open_value
+from mstar_rt.worker.mail import Draft, Mail
+from mstar_rt.worker.parcels import Parcels, open_delta, open_value
 from mstar_rt.worker.tensors import one_tensor, receive_tensors, send_tensor, take_back
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The message to one rank, before its tensors are put."""
-
-    letter: Letter
-    moved: set[str] = field(default_factory=set)
-    caches: list[CacheDelta] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
 
 
 class Router:
@@ -37,26 +27,42 @@ class Router:
     def flush(self, walk: ActiveWalk) -> None:
         """Send what the walk has gathered. When it raises, nothing that was not sent is held.
 
-        Raises: MstarError: no room for the tensors, or a value that cannot be sent.
+        Raises: SharedMemoryExhausted: no room for the tensors; may be called again.  MstarError: a value that cannot be
+                sent.
         """
+        if walk.unsent is not None:
+            self._post(walk, walk.unsent)
+            walk.unsent = None
         emissions, sends = walk.emissions, walk.sends
         walk.emissions, walk.sends = [], []
         fresh = [emission for emission in emissions if (emission.name, emission.iteration) not in walk.emitted]
-        if not sends:
-            if fresh:
+        if sends:
+            mail = self._written(walk, fresh, sends)
+            try:
+                self._post(walk, mail)
+            except SharedMemoryExhausted:
+                walk.unsent = mail
+                raise
+        elif fresh:
+            try:
                 self._emit(walk, fresh)
-            return
+            except SharedMemoryExhausted:
+                walk.emissions = fresh
+                raise
+
+    def _written(self, walk: ActiveWalk, fresh: list[Emission], sends: list[Send]) -> Mail:
         parcels = Parcels(self._plane)
+        to_server = [(emission, parcels.add(self._tensor(walk, emission), walk.start.reply_to)) for emission in fresh]
+        return Mail(parcels, to_server, _drafts(parcels, walk, sends))
+
+    def _post(self, walk: ActiveWalk, mail: Mail) -> None:
+        parcels = mail.parcels
+        parcels.put()
         try:
-            to_server = [
-                (emission, parcels.add(self._tensor(walk, emission), walk.start.reply_to)) for emission in fresh
-            ]
-            drafts = _write(parcels, walk, sends)
-            parcels.put()
-            for emission, index in to_server:
+            for emission, index in mail.to_server:
                 self._send_emitted(walk, emission, parcels.ref(index))
                 parcels.sent(index, walk.start.reply_to)
-            for rank, draft in drafts.items():
+            for rank, draft in mail.drafts.items():
                 refs = draft.letter.refs()
                 message = Tokens(walk.request_id, walk.walk_id, refs, draft.tokens, draft.caches)
                 self._endpoint.send(f"worker/{rank}", message)
@@ -113,13 +119,13 @@ class Router:
         return tensor
 
 
-def _write(parcels: Parcels, walk: ActiveWalk, sends: list[Send]) -> dict[int, _Draft]:
+def _drafts(parcels: Parcels, walk: ActiveWalk, sends: list[Send]) -> dict[int, Draft]:
     """What goes to each rank. Pages that have to be there before a value go with it."""
-    drafts: dict[int, _Draft] = {}
+    drafts: dict[int, Draft] = {}
     for send in sends:
         draft = drafts.get(send.rank)
         if draft is None:
-            draft = drafts[send.rank] = _Draft(parcels.letter(f"worker/{send.rank}"))
+            draft = drafts[send.rank] = Draft(parcels.letter(f"worker/{send.rank}"))
         for cache in send.moves:
             if cache not in draft.moved:
                 draft.moved.add(cache)

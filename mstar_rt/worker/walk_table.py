@@ -14,6 +14,7 @@ from mstar_rt.worker.early import EarlyTokens
 from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.meters import HOPELESS, LATE, STALLED, Meters
 from mstar_rt.worker.page_waiters import PageWaiters
+from mstar_rt.worker.room import Room
 from mstar_rt.worker.scopes import Scopes
 from mstar_rt.worker.unit import SchedulingPolicy, Unit
 
@@ -38,6 +39,7 @@ class WalkTable:
         rank: int,
         scheduler: SchedulingPolicy[Work],
         meters: Meters,
+        room: Room,
     ) -> None:
         self.active: dict[str, ActiveWalk] = {}
         self.finished: dict[str, list[int]] = {}
@@ -55,6 +57,7 @@ class WalkTable:
         self._rank = rank
         self._scheduler = scheduler
         self.meters = meters
+        self.room = room
 
     def admit(self, last_walk_id: int) -> None:
         """Walks up to this one were meant for an earlier life of this worker."""
@@ -112,7 +115,7 @@ class WalkTable:
         """End a walk whose deadline passes while it waits for something else than a unit of its own."""
         if self._is_late(walk, now_ns):
             self.meters.dropped(walk.start.criticality, STALLED)
-            self._fail_late(walk, now_ns, "the request got the pages, or its turn, that it waited for")
+            self._fail_late(walk, now_ns, "the request got the pages, the room or the turn that it waited for")
 
     def fail_if_late(self, walk: ActiveWalk, now_ns: int, node: str) -> bool:
         """True if the walk is over now, as its deadline passed before that node of it could run."""
@@ -151,9 +154,14 @@ class WalkTable:
         )
         return True
 
-    def _is_late(self, walk: ActiveWalk, now_ns: int) -> bool:
+    def ends_at_ns(self, walk: ActiveWalk) -> int | None:
+        """Its deadline, if it is not answered even when late."""
         start = walk.start
-        return start.deadline_ns is not None and now_ns >= start.deadline_ns and not (start.anytime and walk.begun)
+        return None if start.anytime and walk.begun else start.deadline_ns
+
+    def _is_late(self, walk: ActiveWalk, now_ns: int) -> bool:
+        end_ns = self.ends_at_ns(walk)
+        return end_ns is not None and now_ns >= end_ns
 
     def _fail_late(self, walk: ActiveWalk, now_ns: int, what: str) -> None:
         assert walk.start.deadline_ns is not None
@@ -179,6 +187,7 @@ class WalkTable:
             self._scheduler.remove_request(walk.request_id)
         walk.drop_progress()
         self.waiters.forget(walk)
+        self.room.forget(walk)
         self.early.drop(walk.walk_id)
         self.stalled.discard(walk)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mstar_rt.cache.moving import apply_deltas
 from mstar_rt.clock import Clock
-from mstar_rt.errors import Internal, MstarError, PagesExhausted, Unavailable
+from mstar_rt.errors import Internal, MstarError, PagesExhausted, SharedMemoryExhausted, Unavailable
 from mstar_rt.message import Fetched, FetchScope, SoundMade, StartWalk, Tokens, WalkDone
 from mstar_rt.model import NodeResult
 from mstar_rt.program import Emission, Firing, Progress, WalkRun
@@ -21,6 +21,7 @@ from mstar_rt.worker.loaded import LoadedModel
 from mstar_rt.worker.page_waiters import Waiter
 from mstar_rt.worker.playback import Player
 from mstar_rt.worker.remaining_time import RemainingTime
+from mstar_rt.worker.room import Delivery
 from mstar_rt.worker.router import Router
 from mstar_rt.worker.tensors import one_tensor, receive_tensors
 from mstar_rt.worker.unit import SchedulingPolicy, Unit
@@ -57,7 +58,7 @@ class Walks:
         self._remaining = RemainingTime()
         self._units = Units(clock.now_ns, costs)
         self._router = Router(endpoint, plane, device, checks_outputs)
-        self._fetches = Fetches(models, endpoint, plane, device, rank, table.scopes)
+        self._fetches = Fetches(models, endpoint, plane, device, rank, table.scopes, table.room)
         self.step_ended_ns = 0
 
     # --- beginning ---------------------------------------------------------------------------------------------------
@@ -178,11 +179,44 @@ class Walks:
 
     def flush(self, walk: ActiveWalk, after: Firing | None) -> None:
         """Send what the walk's last step, or several of them, brought about."""
-        if (walk.sends or walk.emissions) and walk.stage is Stage.RUNNING:
+        if (walk.sends or walk.emissions) and walk.stage is Stage.RUNNING and not walk.is_blocked:
+            room = self._table.room
             try:
-                self._router.flush(walk)
+                if len(room):
+                    with room.behind_others(walk):
+                        self._router.flush(walk)
+                else:
+                    self._router.flush(walk)
+            except SharedMemoryExhausted as shortage:
+                self._block(walk, after, shortage)
             except BaseException as error:
                 self._table.fail_after(walk, after, error)
+
+    def _block(self, walk: ActiveWalk, after: Firing | None, shortage: SharedMemoryExhausted) -> None:
+        """The walk waits for room, and makes nothing more that would need some."""
+
+        def send() -> None:
+            try:
+                self._router.flush(walk)
+            except SharedMemoryExhausted:
+                raise
+            except BaseException as error:
+                self._table.fail_after(walk, after, error)
+            else:
+                self._unblock(walk, after)
+
+        walk.is_blocked = True
+        self._table.stalled.add(walk)
+        self._table.room.wait(Delivery(send, lambda error: self._table.fail(walk, error), walk, shortage))
+
+    def _unblock(self, walk: ActiveWalk, after: Firing | None) -> None:
+        walk.is_blocked = False
+        self._table.stalled.discard(walk)
+        units, walk.held_back = walk.held_back, []
+        for unit in units:
+            self.put_back(unit)
+        if walk.is_complete:
+            self._finish(walk, after)
 
     def receive(self, sender: int, message: Tokens) -> None:
         """Tokens of a walk that runs, of one that has not begun yet, or of one that is over."""
@@ -203,6 +237,9 @@ class Walks:
         A walk that fails over it takes nobody with it.
         """
         walk, cache = unit.work.walk, unit.work.firing.node.cache
+        if walk.is_blocked:
+            walk.held_back.append(unit)
+            return False
         if cache is None or cache not in walk.pending:
             return True
         try:
@@ -266,6 +303,9 @@ class Walks:
         says otherwise."""
         self.flush(walk, after)
         if walk.stage is not Stage.RUNNING:
+            return
+        walk.is_complete = True
+        if walk.is_blocked:
             return
         assert walk.run is not None
         done = WalkDone(

@@ -39,6 +39,7 @@ from mstar_rt.worker.overruns import Overruns, Step
 from mstar_rt.worker.page_pressure import PagePressure
 from mstar_rt.worker.page_waiters import Waiter
 from mstar_rt.worker.parts import Parts, has_more, items_of
+from mstar_rt.worker.room import Room
 from mstar_rt.worker.scheduler_choice import choose_policy
 from mstar_rt.worker.unit import SchedulingPolicy, Unit
 from mstar_rt.worker.walk_table import WalkTable
@@ -90,7 +91,8 @@ class Worker:
         self._details = {model: {"model": model} for model in models}
         self._parts = Parts(max_step_ns)
         self._overruns = Overruns(max_step_ns, ran_ns)
-        self._table = WalkTable(models, endpoint, plane, rank, self._scheduler, self._meters)
+        room = Room(plane, clock)
+        self._table = WalkTable(models, endpoint, plane, rank, self._scheduler, self._meters, room)
         self._walks = Walks(
             self._table, models, endpoint, plane, clock, rank, device, self._scheduler, self._costs, check_outputs
         )
@@ -116,6 +118,8 @@ class Worker:
         now_ns = self._clock.now_ns()
         for walk in list(table.waiting()):
             table.fail_if_stalled(walk, now_ns)
+        if len(table.room):
+            table.room.try_again(now_ns)
         if table.pages_came:
             self._pressure.try_again()
         decision = self._scheduler.next_batch(now_ns)
@@ -133,10 +137,12 @@ class Worker:
         table = self._table
         if len(self._scheduler) or table.pages_came or (table.waiters.any_waits and not self._is_stuck):
             return 0.0
-        deadlines_ns = [walk.start.deadline_ns for walk in table.waiting() if walk.start.deadline_ns is not None]
-        if not deadlines_ns:
+        ends_ns = [end_ns for walk in table.waiting() if (end_ns := table.ends_at_ns(walk)) is not None]
+        if len(table.room):
+            ends_ns.append(table.room.first_end_ns)
+        if not ends_ns:
             return idle_wait_s
-        return min(idle_wait_s, max(0.0, (min(deadlines_ns) - self._clock.now_ns()) / 1e9))
+        return min(idle_wait_s, max(0.0, (min(ends_ns) - self._clock.now_ns()) / 1e9))
 
     # --- inbox -------------------------------------------------------------------------------------------------------
 
@@ -151,6 +157,7 @@ class Worker:
                 walks.note_sound(message)
             case Release():
                 self._plane.on_release(message)
+                table.room.came = True
             case ReleaseScope():
                 table.release_scope(message.scope)
             case CancelRequest():
@@ -168,6 +175,7 @@ class Worker:
             case PeerGone():
                 self._endpoint.forget_peer(message.address)
                 self._plane.forget_peer(message.address)
+                table.room.came = True
             case AskStats():
                 histograms = self._meters.histograms()
                 stats = Stats(self._endpoint.address, message.ask_id, self.stats(), histograms)
@@ -259,7 +267,7 @@ class Worker:
             return False  # another unit of this batch has ended it
         if unit.deadline_ns is not None and self._table.fail_if_late(walk, now_ns, unit.work.firing.name):
             return False
-        return not walk.pending or self._walks.prepare(unit)
+        return not (walk.pending or walk.is_blocked) or self._walks.prepare(unit)
 
     def _settle(
         self,
@@ -304,6 +312,7 @@ class Worker:
             "finished_parts": float(num_done),
             "ready_units": float(len(self._scheduler)),
             "early_messages": float(len(table.early)),
+            "waiting_for_room": float(len(table.room)),
             "scopes": float(len(table.scopes)),
             "shared_memory_held_bytes": float(self._plane.num_held_bytes),
         }

@@ -117,8 +117,16 @@ def test_pages_do_not_change_their_dtype_on_the_way() -> None:
     assert placed(DIRECT, ("decode", (2,)), dtypes={1: "bfloat16"})
 
 
-def test_replicas_of_one_group_share_no_pages() -> None:
-    assert placed(DIRECT, ("prefill", (0, 1)), ("decode", (0, 1)), dtypes={1: "bfloat16"})
+def test_replicas_answer_alike() -> None:
+    sentence = (
+        "placement: node 'prefill' of model 'm' has replicas on rank 0 \\(float32\\) and rank 1 \\(bfloat16\\), and "
+        "answers would depend on which one is free; give these workers the same dtype"
+    )
+    rules = ("prefill", (0, 1)), ("decode", (0, 1))
+    with pytest.raises(ConfigError, match=sentence):
+        placed(DIRECT, *rules, dtypes={1: "bfloat16"})
+    assert placed(DIRECT, *rules)
+    assert placed(DIRECT, *rules, dtypes={0: "bfloat16", 1: "bfloat16"})
 
 
 def test_values_may_go_between_dtypes() -> None:

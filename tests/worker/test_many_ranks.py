@@ -304,17 +304,6 @@ def test_a_rank_that_dies_takes_its_requests_and_leaves_nothing_on_the_others(pl
     ranks.assert_clean(after_a_death=True)
 
 
-def test_a_rank_without_room_for_what_it_sends_fails_the_walk_and_holds_nothing() -> None:
-    ranks = ManyRanks("encoder apart", arena_bytes=4096)
-    names = [f"r{index}" for index in range(40)]
-    for name in names:
-        ranks.submit(name, "generate", 20, **params_of("generate", 2))
-    ranks.run(names)
-    codes = {getattr(ranks.ends[name], "code", "") for name in names}
-    assert codes == {"", "RESOURCE_EXHAUSTED"}
-    ranks.assert_clean()
-
-
 def test_a_rank_that_can_only_wait_waits_for_messages() -> None:
     ranks = ManyRanks("prefill and decode apart", 5, pages=4)
     for index in range(4):
