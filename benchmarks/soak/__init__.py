@@ -26,6 +26,9 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  # only listed
 MAX_GROWTH_MB = 20.0
 """Of a process's own memory over its longest life, without the first part of it."""
 
+MIN_RESULTS = 0.5
+"""Of all requests, a third of which are cancelled or too late by intention."""
+
 SETTLING_S = 60.0
 """By then a process has met every kind of request, and at most a tenth of the time."""
 
@@ -49,6 +52,8 @@ async def _soak(report: Report, duration_s: float, kill_every_s: float) -> None:
             ends = Ends()
             memory = await _run(client, address, processes, ends, duration_s, kill_every_s)
             left = await _left_at_idle(client)
+            num_arenas = processes.num_arenas_of_the_dead()
+            report.checks.append(Check.at_most("arenas of dead workers that are still mapped", num_arenas, 0))
             _report(report, ends, memory, left, min(SETTLING_S, duration_s / 10))
     lost = _shm_segments() - segments_before
     report.checks.append(Check.at_most("segments left in /dev/shm", len(lost), 0))
@@ -101,6 +106,8 @@ def _report(report: Report, ends: Ends, memory: Memory, left: dict[str, float], 
         for metric, value, unit in (("life", _lasted_s(life), "s"), ("early", early_mb, "MB"), ("late", late_mb, "MB")):
             report.rows.append(Row(name, "own memory, longest life", metric, value, unit))
         report.checks.append(Check.at_most(f"growth of {name}'s memory, MB", late_mb - early_mb, MAX_GROWTH_MB))
+    share = ends.num("result") / sum(count for name, count in ends.sorted() if "killed" not in name)
+    report.checks.append(Check.at_least("share of requests that end with a result", share, MIN_RESULTS))
     report.checks.append(Check.at_most("requests without an end", ends.num("no end"), 0))
     report.checks.append(Check.at_most("requests with a wrong answer", ends.num("wrong"), 0))
     report.checks.append(Check.at_most("errors without a code of ours", ends.num("INTERNAL"), 0))

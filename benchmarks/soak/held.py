@@ -6,6 +6,7 @@ from mstar_rt.client import RuntimeStats
 
 HELD = (
     "requests_running", "sessions", "bytes_held", "active_walks", "ready_units", "scopes", "shared_memory_held_bytes",
+    "waiting_for_room",
 )  # fmt: skip
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_ARENA_NAME = re.compile(r"/memfd:.*-(server|worker-\d+) \(deleted\)")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,13 @@ class ServerProcesses:
             if "mstar_rt.worker" in command:
                 found[int(command[command.index("--rank") + 1])] = pid
         return found
+
+    def num_arenas_of_the_dead(self) -> int:
+        """Memory of tensors that some process still maps or holds open, although the worker that made it has ended: one
+        that was started anew has an arena of the same name."""
+        pids = [self.pid, *self.workers().values()]
+        arenas = set().union(*(_arenas(pid) for pid in pids))
+        return len(arenas) - len({name for name, _ in arenas})
 
     def private_mb(self) -> dict[tuple[str, int], float]:
         """Resident memory that is neither a file nor shared (the arenas of tensors are), by name and process id."""
@@ -52,6 +62,21 @@ def _command(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
         return []
+
+
+def _arenas(pid: int) -> set[tuple[str, int]]:
+    """Name and inode of the arenas that the process maps or holds open."""
+    found = set()
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6:
+                found.add((fields[5], int(fields[4])))
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            found.add((os.readlink(entry), entry.stat().st_ino))
+    except OSError:
+        pass  # it ended meanwhile
+    return {(name, inode) for name, inode in found if _ARENA_NAME.match(name)}
 
 
 def _private_mb(pid: int) -> float:

@@ -96,6 +96,10 @@ class Serving:
         """Process id by rank of the workers that live now."""
         return ServerProcesses(self.process.pid).workers()
 
+    def num_arenas_of_the_dead(self) -> int:
+        """Memory of tensors of workers that have ended, which others still map."""
+        return ServerProcesses(self.process.pid).num_arenas_of_the_dead()
+
     def end(self, timeout_s: float = 20.0) -> str | None:
         """Stop it if it still runs; returns what it said on stderr, unless that went to a file."""
         if self.process.poll() is None:

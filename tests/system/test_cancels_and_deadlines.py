@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 
 NUM_ABORTS = 300
 STEPS = 6
+LONG = 60
+"""Steps: most of a second where each is slow."""
+
 WALKS = {"generate": ("decode", "next_token"), "speak": ("codec", "audio"), "denoise": ("uncond", "denoised")}
 
 
@@ -38,19 +41,23 @@ def slow(task: str, slow_ms: float = 15.0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["one", "apart"])
 @pytest.mark.parametrize("task", WALKS)
-def test_a_cancel_at_any_step_frees_all_within_a_step(composite_client: Client, model: str, task: str) -> None:
+def test_a_cancel_at_any_step_ends_the_walk_on_all_ranks(composite_client: Client, model: str, task: str) -> None:
+    """Within how many steps, tests/worker has exactly; here the word of it has to come through four processes."""
+    tensors = {"image": image(1, 6)}
+    before = units_total(composite_client)
+    ask(composite_client, model, task, tensors, steps=LONG)
+    of_a_whole_walk = units_total(composite_client) - before
     for step in range(STEPS - 1):
-        stream = composite_client.run(model, task, {"image": image(1, 6)}, **slow(task))
+        before = units_total(composite_client)
+        stream = composite_client.run(model, task, tensors, **slow(task) | {"steps": LONG})
         outputs = iter(stream)
         while next(outputs).iteration != (step,):
             pass
         stream.cancel()
         with pytest.raises(Cancelled):
             list(outputs)
-    assert_nothing_is_held(composite_client)
-    before = units_total(composite_client)
-    ask(composite_client, model, "encode", {"image": image(1, 1)})
-    assert units_total(composite_client) - before == 1
+        assert_nothing_is_held(composite_client)
+        assert units_total(composite_client) - before < of_a_whole_walk / 2
 
 
 @pytest.mark.parametrize("model", ["one", "apart"])
@@ -117,7 +124,7 @@ def test_many_aborts_leave_counters_and_memory_flat(composite_serving: Serving, 
     pids = [composite_serving.process.pid, *composite_serving.worker_pids().values()]
     before, after = abort_all(NUM_ABORTS // 3), abort_all(NUM_ABORTS)
     for pid in pids:
-        assert after[pid] - before[pid] < 10_000, f"process {pid} grew from {before[pid]} to {after[pid]} kB"
+        assert after[pid] - before[pid] < 5_000, f"process {pid} grew from {before[pid]} to {after[pid]} kB"
     stats = composite_client.stats().processes["conductor"]
     assert stats["requests_running"] == 0
 
@@ -151,6 +158,7 @@ def test_a_client_that_stops_reading_costs_its_own_request_only(
 
 
 async def test_an_event_loop_that_waits_for_answers_is_never_blocked(composite_serving: Serving) -> None:
+    """Neither while it waits for each of them, nor once for all."""
     lags_s: list[float] = []
 
     async def probe() -> None:
@@ -162,9 +170,10 @@ async def test_an_event_loop_that_waits_for_answers_is_never_blocked(composite_s
     client = connect_async(composite_serving.address)
     probing = asyncio.create_task(probe())
     try:
-        streams = [client.run("apart", "speak", {"image": image(1, 6)}, **slow("speak")) for _ in range(4)]
+        streams = [client.run("apart", "speak", {"image": image(1, 6)}, **slow("speak", 50)) for _ in range(4)]
         await asyncio.gather(*(stream.collect() for stream in streams))
     finally:
         probing.cancel()
         await client.close()
     assert statistics.quantiles(lags_s, n=100)[98] < 5e-3
+    assert max(lags_s) < sum(lags_s) / 2

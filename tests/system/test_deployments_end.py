@@ -42,15 +42,18 @@ STOPS_WITHIN_S = 20
 
 
 class Launched:
-    """A deployment of two ranks, whose temporary directory is short enough for sockets."""
+    """A deployment of two ranks, in a temporary directory with others; its path is short enough for sockets."""
 
-    def __init__(self, base: Path, config_folder: Path, way: str, drain_timeout_s: float) -> None:
-        self.folder = base / way.replace(" ", "_")
-        self.folder.mkdir()
+    def __init__(self, temporary: Path, config_folder: Path, way: str, drain_timeout_s: float) -> None:
+        self.temporary = temporary
         data = composite_deployment(
             [composite("model", RULES, load_delay_s=1.0)], 2, server={"drain_timeout_s": drain_timeout_s}
         )
-        self.serving = start_composite(config_folder, data, way.replace(" ", "_"), {"TMPDIR": str(self.folder)})
+        self.serving = start_composite(config_folder, data, way.replace(" ", "_"), {"TMPDIR": str(temporary)})
+
+    def folders(self) -> list[Path]:
+        """Its own in the temporary directory."""
+        return list(self.temporary.glob(f"mstar-rt-{os.getuid()}-{self.serving.process.pid}-*"))
 
     def begin(self, steps: int, slow_ms: float = 30.0) -> Any:
         """A walk over both ranks that has begun; returns an iterator over the rest of its outputs."""
@@ -95,7 +98,7 @@ def wait_for_death(pids: list[int]) -> None:
 
 
 def assert_nothing_is_left(one: Launched, workers: list[int], shared_memory_before: set[str]) -> None:
-    assert list(one.folder.iterdir()) == []
+    assert one.folders() == []
     assert not any(is_alive(pid) for pid in workers)
     assert set(os.listdir("/dev/shm")) <= shared_memory_before
 
@@ -115,8 +118,10 @@ def test_killed_entirely_it_leaves_nothing_and_its_neighbours_alone(
         list(own)
     assert set(os.listdir("/dev/shm")) <= before
     assert len([output for output in neighbour if output.name == "next_token"]) in (39, 40)
-    assert len(sweep_dead(one.folder)) == 1
-    assert list(one.folder.iterdir()) == []
+    left = one.folders()
+    assert len(left) == 1
+    assert sweep_dead(one.temporary) == left
+    assert len(launched["drained"].folders()) == 1
     assert_equal(ask(composite_client, "apart", "speak", {"image": image(1, 6)}, steps=8), want)
     with launched["drained"].serving.connect() as client:
         assert_equal(ask(client, "model", "speak", {"image": image(1, 6)}, steps=8), want)

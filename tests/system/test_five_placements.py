@@ -106,9 +106,12 @@ REQUESTS: dict[str, Ask] = {
 
 @pytest.fixture(scope="module")
 def placed(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Iterator[Serving]:
-    """One model per placement, all on the same five workers."""
+    """One model per placement, all on the same five workers, with streams of different bounds."""
     (golden_model,) = deployment(dimensions)["models"]
-    models = [composite(name, rules) for name, rules in {**PLACEMENTS, "replicas": REPLICAS}.items()]
+    models = [
+        composite(name, rules, max_ready_chunks=1 + index % 3)
+        for index, (name, rules) in enumerate({**PLACEMENTS, "replicas": REPLICAS}.items())
+    ]
     models += [
         ({**golden_model, "name": name}, [{"model": name, **rule} for rule in rules])
         for name, rules in VJEPA_PLACEMENTS.items()

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from composite_serving import Values, ask, ask_in, assert_equal, image
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -33,6 +34,8 @@ DEATHS = {
 }
 HISTORY_RANK = 1
 """What a session heard lies there; it outlives the others."""
+
+CANVAS = {"canvas": np.ones(1, np.float32)}
 
 STALLS = {
     "stopped by a signal": ("generate", {"fault": "stop", "fault_node": "decode", "fault_at": 3}),
@@ -71,6 +74,8 @@ def test_a_worker_that_is_killed_mid_walk(
     before, pids = set(os.listdir("/dev/shm")), composite_serving.worker_pids()
     tensors, (task, where) = {"image": image(1, 6)}, DEATHS[rank]
     want = ask(client, "apart", task, tensors, steps=12)
+    for through_shared_memory in ("paint", "shrink"):
+        ask(client, "apart", through_shared_memory, CANVAS, steps=2, picture_kb=1024)
     with client.task_session("one") as undisturbed:
         heard = [ask_in(undisturbed, "listen", tensors) for _ in range(2)]
 
@@ -105,6 +110,7 @@ def test_a_worker_that_is_killed_mid_walk(
     assert {other for other in pids if now[other] != pids[other]} == {rank}
     assert_equal(ask(client, "apart", task, tensors, steps=12), want)
     assert_nothing_is_held(client)
+    assert composite_serving.num_arenas_of_the_dead() == 0
     assert set(os.listdir("/dev/shm")) <= before
 
 
