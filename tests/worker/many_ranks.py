@@ -275,6 +275,7 @@ class ManyRanks:
             assert sum(held.values()) == len(self.spare.get(rank, ())), (rank, held)
             for name in (
                 "active_walks", "finished_parts", "ready_units", "early_messages", "shared_memory_held_bytes", "scopes",
+                "waiting_for_room",
             ):  # fmt: skip
                 assert stats[name] == 0, (rank, name, stats)
             assert not table.finished, (rank, table.finished)

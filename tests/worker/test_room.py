@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mstar_rt.message import Release
-from mstar_rt.transport import tensor_plane
-from mstar_rt.worker.room import MAX_WAIT_S
+from mstar_rt.clock import ManualClock
+from mstar_rt.errors import SharedMemoryExhausted
+from mstar_rt.message import Release, TensorRef
+from mstar_rt.transport import InProcessHub, InProcessPlanes, tensor_plane
+from mstar_rt.worker.room import MAX_WAIT_S, Delivery, Room
 from tests.worker.many_ranks import PLACEMENTS, ManyRanks, same
 from tests.worker.test_many_ranks import SPREAD, alone, params_of, requests_drawn
 
@@ -196,8 +198,31 @@ def test_a_deadline_ends_the_wait() -> None:
     ranks.run(["r"])
     assert ranks.failed("r").code == "DEADLINE_EXCEEDED"
     assert "the room or the turn that it waited for" in ranks.failed("r").message
+    assert num_waiting(ranks, 0) == 0
     plug.pull()
     ranks.assert_clean()
+
+
+def test_who_comes_when_all_has_been_read_and_others_still_wait_is_not_refused() -> None:
+    plane = InProcessPlanes().plane(InProcessHub().endpoint("worker/0"), ARENA_BYTES)
+    room, sent, given_up = Room(plane, ManualClock()), [], []
+
+    def put(num_bytes: int) -> TensorRef:
+        return plane.put("uint8", (num_bytes,), bytes(num_bytes), ["reader"])
+
+    def delivery(name: str) -> Delivery:
+        return Delivery(lambda: sent.append((name, put(3000))), given_up.append, None, SharedMemoryExhausted("no room"))
+
+    unread = put(4000)
+    room.wait(delivery("first"))
+    assert unread.segment is not None
+    plane.on_release(Release("reader", [unread.segment.block_id]))
+    room.wait(delivery("second"))
+    room.came = True
+    room.try_again(0)
+    assert [name for name, _ in sent] == ["first"]
+    assert len(room) == 1
+    assert not given_up
 
 
 def test_what_could_never_fit_is_refused_at_once() -> None:
