@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-model.md"
+SERVE = re.compile(r"^    PYTHONPATH=(\S+) (mstar-rt serve .*)$", re.MULTILINE)
 FILE = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
@@ -39,8 +41,8 @@ def addresses(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         project, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(installed), "."
     )
     servers = {
-        "dotted path": start(project, "melody.yaml", path="."),
-        "entry point": start(by_name.parent, "melody.yaml", path=str(installed)),
+        "dotted path": start(project, *printed_command()),
+        "entry point": start(by_name.parent, ["mstar-rt", "serve", "melody.yaml"], path=str(installed)),
     }
     try:
         yield {way: address_of(server) for way, server in servers.items()}
@@ -59,9 +61,18 @@ def run(folder: Path, *arguments: str, path: str = ".") -> str:
     return ran.stdout
 
 
-def start(folder: Path, config: str, path: str) -> subprocess.Popen[str]:
+def printed_command() -> tuple[list[str], str]:
+    """How the page serves the model, and the PYTHONPATH that it gives."""
+    found = SERVE.search(PAGE.read_text())
+    assert found is not None
+    return shlex.split(found[2]), found[1]
+
+
+def start(folder: Path, command: list[str], path: str) -> subprocess.Popen[str]:
+    """On any free port, by the script that was installed with this Python."""
+    script = Path(sys.executable).with_name(command[0])
     return subprocess.Popen(
-        [sys.executable, "-m", "mstar_rt.cli", "serve", config, "--port", "0"],
+        [str(script), *command[1:], "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(path),
     )  # fmt: skip
 

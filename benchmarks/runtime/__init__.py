@@ -15,6 +15,6 @@ def main(args: argparse.Namespace) -> int:
     """`args` has quick, json and png."""
     torch.set_num_threads(1)
     report = Report("runtime", {"dtype": "float32", "threads": 1, "quick": args.quick})
-    asyncio.run(hops.measure(report, args.quick))
+    asyncio.run(hops.measure(report, hops.QUICK if args.quick else hops.FULL))
     rollouts.measure(report, budget_s=0.5 if args.quick else 15.0)
     return finish(report, args)

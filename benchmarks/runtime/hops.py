@@ -45,16 +45,14 @@ QUICK = Effort(repeats=3, long_loop=100, concurrent_steps=10, round_trips=100)
 FULL = Effort(repeats=15, long_loop=1000, concurrent_steps=100, round_trips=2000)
 
 
-async def measure(report: Report, quick: bool) -> None:
-    effort = QUICK if quick else FULL
+async def measure(report: Report, effort: Effort) -> None:
     with _noop_server() as address:
         async with connect_async(address) as client:
             await _round_trips(report, client, effort)
             await _loop_steps(report, client, effort)
             for label, num_bytes in SIZES.items():
                 await _hops(report, client, effort, label, num_bytes)
-            for num_requests in CONCURRENCY:
-                await _concurrent(report, client, effort, num_requests)
+            await _growth(report, client, effort)
 
 
 @contextlib.contextmanager
@@ -63,6 +61,7 @@ def _noop_server() -> Iterator[str]:
     data = {
         "name": "hops",
         "server": {"max_message_mb": 64},
+        "admission": {"max_requests_per_client": max(CONCURRENCY)},
         "workers": [{"rank": rank, "max_batch": 64, "shared_memory_mb": 2048} for rank in (0, 1)],
         "models": [{"name": name, "family": "benchmarks.noop.model:declare"} for name in ("near", "far")],
         "placement": [{"model": "far", "nodes": ["right", "take"], "ranks": [1]}],
@@ -84,7 +83,10 @@ async def _round_trips(report: Report, client: AsyncClient, effort: Effort) -> N
             seconds.append(time.perf_counter() - start_s)
         assert output.value.nbytes == x.nbytes
     report.rows += percentile_rows("request round trip, 1 kB", ONE_RANK, seconds)
-    report.rows += percentile_rows("request round trip, 1 kB", ZEROMQ, echo_seconds(1 << 10, effort.round_trips))
+    bare = echo_seconds(1 << 10, effort.round_trips)
+    report.rows += percentile_rows("request round trip, 1 kB", ZEROMQ, bare)
+    ratio = float(np.median(seconds) / np.median(bare))
+    report.rows.append(Row("request round trip, 1 kB", ONE_RANK, "time over ZeroMQ", ratio, "x"))
     p50_ms = float(np.median(seconds)) * 1e3
     report.checks.append(Check.at_most("request round trip, ms p50", p50_ms, MAX_ROUND_TRIP_MS))
 
@@ -117,21 +119,34 @@ async def _hops(report: Report, client: AsyncClient, effort: Effort, label: str,
     report.rows.append(Row(case, TWO_RANKS, "time over ZeroMQ", far_s / bare_s, "x"))
 
 
-async def _concurrent(report: Report, client: AsyncClient, effort: Effort, num_requests: int) -> None:
-    """What one step of one request costs when many run at once."""
-    x = np.zeros(16, np.uint8)
+async def _growth(report: Report, client: AsyncClient, effort: Effort) -> None:
+    """What a request costs does not grow with how many run at once."""
     for model, walk, system in (("near", "turn", ONE_RANK), ("far", "hop", TWO_RANKS)):
-        seconds = []
-        for _ in range(1 + effort.repeats // 3):
-            start_s = time.perf_counter()
-            steps = effort.concurrent_steps
-            runs = (client.run(model, walk, {"x": x}, steps=steps).collect() for _ in range(num_requests))
-            await asyncio.gather(*runs)
-            seconds.append((time.perf_counter() - start_s) / num_requests)
-        case = f"{num_requests} requests at once"
-        per_request_s = float(np.median(seconds[1:] or seconds))
-        report.rows.append(Row(case, system, "per request", per_request_s * 1e3, "ms"))
-        report.rows.append(Row(case, system, "per step", per_request_s / effort.concurrent_steps * 1e6, "us"))
+        alone_s, *others_s = [
+            await _concurrent(report, client, effort, num_requests, model, walk, system) for num_requests in CONCURRENCY
+        ]
+        for num_requests, per_request_s in zip(CONCURRENCY[1:], others_s, strict=True):
+            name = f"a request of {num_requests} at once over one alone, {system}"
+            report.checks.append(Check.at_most(name, per_request_s / alone_s, 1.0))
+
+
+async def _concurrent(
+    report: Report, client: AsyncClient, effort: Effort, num_requests: int, model: str, walk: str, system: str
+) -> float:
+    """Seconds per request when many run at once."""
+    x = np.zeros(16, np.uint8)
+    seconds = []
+    for _ in range(1 + effort.repeats // 3):
+        start_s = time.perf_counter()
+        steps = effort.concurrent_steps
+        runs = (client.run(model, walk, {"x": x}, steps=steps).collect() for _ in range(num_requests))
+        await asyncio.gather(*runs)
+        seconds.append((time.perf_counter() - start_s) / num_requests)
+    case = f"{num_requests} requests at once"
+    per_request_s = float(np.median(seconds[1:] or seconds))
+    report.rows.append(Row(case, system, "per request", per_request_s * 1e3, "ms"))
+    report.rows.append(Row(case, system, "per step", per_request_s / effort.concurrent_steps * 1e6, "us"))
+    return per_request_s
 
 
 async def _slope(client: AsyncClient, model: str, task: str, x: np.ndarray, effort: Effort) -> float:
