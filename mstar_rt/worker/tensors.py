@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mstar_rt.errors import Internal, MstarError
+from mstar_rt.errors import Internal
 from mstar_rt.message import Release, TensorRef
 from mstar_rt.transport import TensorPlane
 
@@ -43,16 +43,16 @@ def receive_tensor(plane: TensorPlane, ref: TensorRef, device: str) -> torch.Ten
 
 
 def receive_tensors(plane: TensorPlane, refs: Sequence[TensorRef], device: str) -> list[torch.Tensor]:
-    """All of them are read and let go, even if one cannot be read.
+    """All of them are let go, even if one cannot be read.
 
-    Raises: MstarError: one could not.
+    Raises: MstarError: one could not.  MemoryError: nor was there memory for it here.
     """
     received: list[torch.Tensor] = []
-    failure: MstarError | None = None
+    failure: Exception | None = None
     for ref in refs:
         try:
             received.append(receive_tensor(plane, ref, device))
-        except MstarError as error:
+        except Exception as error:
             failure = error
     if failure is not None:
         raise failure

@@ -121,6 +121,27 @@ def test_cancel_at_every_turn_leaves_nothing_and_harms_nobody(placement: str, ta
     assert num_before > 10
 
 
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+@pytest.mark.parametrize("task", ["generate", "speak", "denoise", "fill_and_tell"])
+def test_no_rank_begins_a_step_of_a_request_that_it_knows_to_be_cancelled(placement: str, task: str) -> None:
+    num_before, num_ran_before, was_over = 0, set(), False
+    while not was_over:
+        ranks = ManyRanks(placement, num_before)
+        ranks.submit("gone", task, **params_of(task, 4))
+        for _ in range(num_before):
+            ranks.turn()
+        was_over = "gone" in ranks.ends
+        ranks.cancel("gone")
+        ranks._conduct()
+        ran_before = [worker.stats()["units_total"] for worker in ranks.workers.values()]
+        ranks.run(["gone"])
+        ranks.assert_clean()
+        assert [worker.stats()["units_total"] for worker in ranks.workers.values()] == ran_before
+        num_ran_before.add(sum(ran_before))
+        num_before += 1 if placement == "one rank" else 2
+    assert len(num_ran_before) > 3, "it was meant to be met at several steps"
+
+
 @settings(max_examples=40)
 @given(st.sampled_from(SPREAD), requests_drawn, st.integers(0, 2**32))
 def test_walks_that_the_conductor_has_begin_again_give_the_same_once(
