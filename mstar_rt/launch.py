@@ -24,6 +24,7 @@ from mstar_rt.freed_memory import keep_freed_memory
 from mstar_rt.message import Shutdown
 from mstar_rt.model import ServedModel
 from mstar_rt.model.declare import declare_model
+from mstar_rt.node_places import node_places
 from mstar_rt.placement import PlacedModel, Placement, place
 from mstar_rt.server.dispatch import Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
@@ -54,8 +55,13 @@ def declare_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 
 def place_models(config: DeploymentConfig, models: Mapping[str, ServedModel]) -> Placement:
     placed = {name: PlacedModel(model.graph, model.cache_lifetimes) for name, model in models.items()}
-    dtypes = {worker.rank: worker.dtype for worker in config.workers}
+    dtypes = dtypes_of(config)
     return place(placed, config.placement, list(dtypes), dtypes)
+
+
+def dtypes_of(config: DeploymentConfig) -> dict[int, str]:
+    """By rank."""
+    return {worker.rank: worker.dtype for worker in config.workers}
 
 
 def input_readers(models: Mapping[str, ServedModel], placement: Placement) -> Callable[[str, str], Readers]:
@@ -246,7 +252,8 @@ async def running_deployment(config: DeploymentConfig) -> AsyncIterator[Deployme
         ]
         try:
             async with watched(watch_config(config), dispatcher, clock) as deployment.metrics_address:
-                deployment.edge = await start_edge(edge_config(config), models, dispatcher)
+                places = {name: node_places(placement, name, dtypes_of(config)) for name in models}
+                deployment.edge = await start_edge(edge_config(config), models, dispatcher, places=places)
                 deployment.edge.dialects.on_failed = deployment.fail
                 supervising = deployment.supervise_workers()
                 try:

@@ -107,6 +107,10 @@ def description(wire: runtime_pb2.DescribeModelResponse) -> results.ModelDescrip
         facts={name: _option_value(value) for name, value in wire.facts.items()},
         checkpoint=wire.checkpoint,
         policy=policy_info(wire.policy) if wire.HasField("policy") else None,
+        places=tuple(
+            results.NodePlace(place.node, tuple(place.walks), tuple(place.ranks), dtype_name(place.dtype))
+            for place in wire.places
+        ),
     )
 
 

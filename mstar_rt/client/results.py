@@ -237,6 +237,17 @@ class WalkInfo:
 
 
 @dataclass(frozen=True)
+class NodePlace:
+    """Where a node runs in some of the model's walks: one of `ranks` does it for a request. `dtype`: of its weights and
+    products ("float32", "bfloat16"), whatever that of its inputs and outputs."""
+
+    node: str
+    walks: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class ModelDescription:
     """`policy`: what it is to a robot; None: `Client.control` does not take it."""
 
@@ -246,6 +257,7 @@ class ModelDescription:
     facts: Mapping[str, OptionValue]
     checkpoint: str
     policy: PolicyInfo | None = None
+    places: tuple[NodePlace, ...] = ()
 
 
 @dataclass(frozen=True)

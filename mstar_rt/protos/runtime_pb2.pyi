@@ -64,7 +64,7 @@ class DescribeModelRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., walk: _Optional[str] = ...) -> None: ...
 
 class DescribeModelResponse(_message.Message):
-    __slots__ = ("summary", "tasks", "walks", "facts", "checkpoint", "policy")
+    __slots__ = ("summary", "tasks", "walks", "facts", "checkpoint", "policy", "places")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,13 +78,27 @@ class DescribeModelResponse(_message.Message):
     FACTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     summary: ModelSummary
     tasks: _containers.RepeatedCompositeFieldContainer[TaskSchema]
     walks: _containers.RepeatedCompositeFieldContainer[WalkDrawing]
     facts: _containers.MessageMap[str, _request_pb2.OptionValue]
     checkpoint: str
     policy: _control_pb2.PolicySchema
-    def __init__(self, summary: _Optional[_Union[ModelSummary, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[_Union[WalkDrawing, _Mapping]]] = ..., facts: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., checkpoint: _Optional[str] = ..., policy: _Optional[_Union[_control_pb2.PolicySchema, _Mapping]] = ...) -> None: ...
+    places: _containers.RepeatedCompositeFieldContainer[NodePlace]
+    def __init__(self, summary: _Optional[_Union[ModelSummary, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskSchema, _Mapping]]] = ..., walks: _Optional[_Iterable[_Union[WalkDrawing, _Mapping]]] = ..., facts: _Optional[_Mapping[str, _request_pb2.OptionValue]] = ..., checkpoint: _Optional[str] = ..., policy: _Optional[_Union[_control_pb2.PolicySchema, _Mapping]] = ..., places: _Optional[_Iterable[_Union[NodePlace, _Mapping]]] = ...) -> None: ...
+
+class NodePlace(_message.Message):
+    __slots__ = ("node", "walks", "ranks", "dtype")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WALKS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    walks: _containers.RepeatedScalarFieldContainer[str]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    dtype: _tensor_pb2.DType
+    def __init__(self, node: _Optional[str] = ..., walks: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ...) -> None: ...
 
 class TaskSchema(_message.Message):
     __slots__ = ("name", "doc", "inputs", "outputs", "options", "walks", "criticality")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import grpc
@@ -16,6 +17,7 @@ from mstar_rt.clock import Clock, MonotonicClock
 from mstar_rt.config_dialects import DialectConfig
 from mstar_rt.errors import ConfigError
 from mstar_rt.model import ServedModel
+from mstar_rt.model.node_place import NodePlace
 from mstar_rt.protos import control_pb2_grpc, generation_pb2_grpc, runtime_pb2_grpc, task_pb2_grpc, world_model_pb2_grpc
 from mstar_rt.server.access import Keys, check_reachable, exposure, is_loopback
 from mstar_rt.server.binding import address_text, bound_socket, listening_error, port_in_use
@@ -102,8 +104,10 @@ async def start_edge(
     models: Mapping[str, ServedModel],
     dispatcher: Dispatcher,
     clock: Clock | None = None,
+    places: Mapping[str, Sequence[NodePlace]] = MappingProxyType({}),
 ) -> Edge:
-    """Listen and serve; `dispatcher.run()` must be running, or nothing is ever answered.
+    """Listen and serve; `dispatcher.run()` must be running, or nothing is ever answered. `places`: of each model's
+    nodes, for those who ask.
 
     Raises:  FailedPrecondition: the port is in use.  ConfigError: an address that may not or cannot be
              listened on, keys or certificates that cannot be used.
@@ -117,7 +121,7 @@ async def start_edge(
     runner = TaskRunner(models, dispatcher, clock)
     world_model_pb2_grpc.add_WorldModelServicer_to_server(WorldModelService(runner), server)
     task_pb2_grpc.add_TasksServicer_to_server(TasksService(runner), server)
-    runtime = RuntimeService(models, runner, clock, config.max_message_bytes)
+    runtime = RuntimeService(models, runner, clock, config.max_message_bytes, places)
     runtime_pb2_grpc.add_RuntimeServicer_to_server(runtime, server)
     sessions = ControlSessions(runner, clock, config.max_message_bytes)
     control_pb2_grpc.add_RobotServicer_to_server(RobotService(sessions), server)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import mstar_rt
 from mstar_rt.clock import Clock
 from mstar_rt.errors import InvalidArgument
 from mstar_rt.message import Distribution, ServingState
 from mstar_rt.model import ServedModel
+from mstar_rt.model.node_place import NodePlace
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.runtime_pb2_grpc import RuntimeServicer
 from mstar_rt.server.answering import Answering, Context
@@ -27,7 +28,12 @@ MAX_LAST_S = 86_400.0
 
 class RuntimeService(RuntimeServicer):
     def __init__(
-        self, models: Mapping[str, ServedModel], runner: TaskRunner, clock: Clock, max_message_bytes: int
+        self,
+        models: Mapping[str, ServedModel],
+        runner: TaskRunner,
+        clock: Clock,
+        max_message_bytes: int,
+        places: Mapping[str, Sequence[NodePlace]],
     ) -> None:
         self._models = models
         self._runner = runner
@@ -35,6 +41,7 @@ class RuntimeService(RuntimeServicer):
         self._clock = clock
         self._started_ns = clock.now_ns()
         self._max_message_bytes = max_message_bytes
+        self._places = places
 
     async def ServerInfo(self, request: wire.ServerInfoRequest, context: Context) -> wire.ServerInfoResponse:  # noqa: N802
         async with Answering(context):
@@ -58,7 +65,7 @@ class RuntimeService(RuntimeServicer):
         async with Answering(context):
             model = self._runner.model(request.model)
             walk = request.walk if request.HasField("walk") else None
-            return describe(model, self._state(model.name), walk)
+            return describe(model, self._state(model.name), walk, self._places.get(model.name, ()))
 
     def _state(self, model: str) -> ServingState:
         """As health says it: nothing serves while the server drains."""

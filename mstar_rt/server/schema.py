@@ -10,6 +10,7 @@ from mstar_rt.graph import WalkGraph
 from mstar_rt.graph.drawing import draw
 from mstar_rt.message import ServingState
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
+from mstar_rt.model.node_place import NodePlace
 from mstar_rt.protos import request_pb2
 from mstar_rt.protos import runtime_pb2 as wire
 from mstar_rt.protos.arrays import wire_dtype
@@ -28,7 +29,9 @@ def summarize(model: ServedModel, state: ServingState) -> wire.ModelSummary:
     )
 
 
-def describe(model: ServedModel, state: ServingState, walk: str | None) -> wire.DescribeModelResponse:
+def describe(
+    model: ServedModel, state: ServingState, walk: str | None, places: Sequence[NodePlace]
+) -> wire.DescribeModelResponse:
     """Raises:  NotFound: the model has no walk of that name."""
     names = [walk] if walk is not None else [each.name for each in model.graph.walks]
     return wire.DescribeModelResponse(
@@ -38,6 +41,10 @@ def describe(model: ServedModel, state: ServingState, walk: str | None) -> wire.
         facts={name: option_value(value) for name, value in model.facts.items()},
         checkpoint=PurePath(model.checkpoint).name,
         policy=None if model.policy is None else policy_schema(model.policy),
+        places=[
+            wire.NodePlace(node=place.node, walks=place.walks, ranks=place.ranks, dtype=wire_dtype(place.dtype))
+            for place in places
+        ],
     )
 
 

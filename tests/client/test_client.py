@@ -236,6 +236,14 @@ def test_the_runtime_is_described(client: Client, runtime: ToyRuntime) -> None:
     assert description.facts == {"image_size": SIZE, "trained_positions": (0, 6)}
     assert set(description.walks) == {"encode", "rollout", "set_goal", "plan"}
     assert set(client.describe("toy", walk="encode").walks) == {"encode"}
+    encode, plan = description.places
+    assert (encode.node, encode.walks, encode.ranks, encode.dtype) == (
+        "encode",
+        ("encode", "set_goal"),
+        (0, 2),
+        "bfloat16",
+    )
+    assert (plan.node, plan.dtype) == ("plan", "float32")
     assert client.server_info().max_message_bytes == 1 << 20
     assert client.stats().processes["worker/0"] == {"pages_free": 7.0}
 

@@ -7,6 +7,8 @@ import pytest
 from mstar_rt.config import PlacementRule
 from mstar_rt.errors import ConfigError
 from mstar_rt.graph import GraphNode, Parallel, Sequential, Walk, WalkGraph
+from mstar_rt.model.node_place import NodePlace
+from mstar_rt.node_places import node_places
 from mstar_rt.placement import PlacedModel, Placement, place
 
 ENCODE = GraphNode("encode", ("frames",), ("latents",))
@@ -79,6 +81,21 @@ def test_rules_for_some_walks() -> None:
     assert uses(placement, "guided") == {"encode": (1,), "cond": (0,), "uncond": (0,), "sum": (1,)}
     assert uses(placement, "again") == {"encode": (0,), "cond": (2,), "uncond": (0,), "sum": (0,)}
     assert placement.nodes_on("arm", 2) == ("encode", "predict", "branch")
+
+
+def test_clients_are_told_where_nodes_run_and_in_which_dtype() -> None:
+    placement = placed(
+        PlacementRule("arm", ("encode",), (1,), walks=("guided", "predict")),
+        PlacementRule("arm", ("uncond",), (1, 2), walks=("again",)),
+    )
+    assert node_places(placement, "arm", {0: "float32", 1: "bfloat16", 2: "bfloat16"}) == [
+        NodePlace("encode", ("predict", "guided"), (1,), "bfloat16"),
+        NodePlace("predict", ("predict",), (0,), "float32"),
+        NodePlace("branch", ("guided", "again"), (0,), "float32"),
+        NodePlace("sum", ("guided", "again"), (0,), "float32"),
+        NodePlace("encode", ("again",), (0,), "float32"),
+        NodePlace("branch", ("again",), (1, 2), "bfloat16"),
+    ]
 
 
 def test_every_walk_of_a_rule_needs_one_of_its_nodes_not_all() -> None:

@@ -31,6 +31,7 @@ from mstar_rt.message import (
     Trace,
 )  # fmt: skip
 from mstar_rt.model import ParamSpec, ServedModel, TaskSpec, TensorSpec
+from mstar_rt.model.node_place import NodePlace
 from mstar_rt.server.dispatch import MAX_UNREAD_BYTES, Dispatcher
 from mstar_rt.server.edge import Edge, EdgeConfig, start_edge
 from mstar_rt.server.tensor_port import Readers
@@ -39,6 +40,10 @@ from mstar_rt.transport import InProcessHub, InProcessPlanes
 SIZE = 80  # pixels: one frame takes 19200 bytes, more than travels inside a message
 PATCHES, WIDTH = 64, 96  # one latent takes 24576 bytes
 MAX_HORIZON = 4
+PLACES = (
+    NodePlace("encode", ("encode", "set_goal"), (0, 2), "bfloat16"),
+    NodePlace("plan", ("plan",), (1,), "float32"),
+)
 WAIT_S = 10.0
 
 
@@ -238,7 +243,9 @@ class ToyRuntime:
         self._tasks = [
             asyncio.create_task(work) for work in (self.dispatcher.run(), self._run_conductor(), self._run_worker())
         ]
-        self.edge: Edge = await start_edge(config, {self.model.name: self.model}, self.dispatcher, self._clock)
+        self.edge: Edge = await start_edge(
+            config, {self.model.name: self.model}, self.dispatcher, self._clock, {self.model.name: PLACES}
+        )
 
     async def _stop(self) -> None:
         await self.edge.stop()

@@ -125,6 +125,17 @@ def placed(tmp_path_factory: pytest.TempPathFactory, dimensions: Path) -> Iterat
     assert serving.process.returncode == 0, said
 
 
+def test_clients_are_told_which_rank_runs_what(placed: Serving) -> None:
+    with placed.connect() as client:
+        places = client.describe("everything_apart").places
+        everywhere = client.describe("replicas").places
+    decode = {place.walks: place.ranks for place in places if place.node == "decode"}
+    assert decode[("tell",)] == (4,)
+    assert {ranks for walks, ranks in decode.items() if "tell" not in walks} == {(2,)}
+    assert {place.ranks for place in everywhere} == {(0, 3), (1, 2, 4)}
+    assert {place.dtype for place in (*places, *everywhere)} == {"float32"}
+
+
 @pytest.fixture
 def client(placed: Serving) -> Iterator[Client]:
     with placed.connect() as connected:
