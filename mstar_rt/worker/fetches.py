@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 
 import msgspec
 
-from mstar_rt.errors import MstarError, SharedMemoryExhausted
+from mstar_rt.errors import SharedMemoryExhausted
 from mstar_rt.message import CacheDelta, Fetch, Fetched, FetchScope
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk
@@ -107,13 +106,22 @@ class Fetches:
         parcels = Parcels(self._plane)
         try:
             draft = self._written(parcels, message)
-            send = functools.partial(self._send, parcels, message, draft)
-            try:
-                send()
-            except SharedMemoryExhausted as shortage:
-                self._room.wait(Delivery(send, functools.partial(self._lack, message), None, shortage))
-        except MstarError as error:
+        except Exception as error:
             self._lack(message, error)
+            return
+
+        def send() -> None:
+            try:
+                self._send(parcels, message, draft)
+            except SharedMemoryExhausted:
+                raise
+            except Exception as error:
+                self._lack(message, error)
+
+        try:
+            send()
+        except SharedMemoryExhausted as shortage:
+            self._room.wait(Delivery(send, lambda error: self._lack(message, error), None, shortage))
 
     def _written(self, parcels: Parcels, message: FetchScope) -> Fetched:
         """Without its tensors."""
@@ -140,8 +148,8 @@ class Fetches:
         finally:
             parcels.take_back()
 
-    def _lack(self, message: FetchScope, error: MstarError) -> None:
-        logger.warning("cannot give rank %d what scope %s holds: %s", message.rank, message.scope, error)
+    def _lack(self, message: FetchScope, error: Exception) -> None:
+        logger.warning("cannot give rank %d what scope %s holds: %r", message.rank, message.scope, error)
         missing = [*message.names, *message.caches]
         fetched = Fetched(message.request_id, message.walk_id, self._rank, [], {}, [], missing)
         self._endpoint.send(_asker(message), fetched)
