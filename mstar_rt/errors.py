@@ -107,6 +107,10 @@ class SharedMemoryExhausted(ResourceExhausted):
     """No room in a shared-memory arena: retryable once consumers release what they hold."""
 
 
+class LargerThanSharedMemory(SharedMemoryExhausted):
+    """What would find no room in an empty arena either."""
+
+
 ERRORS_BY_CODE: dict[str, type[MstarError]] = {
     kind.code: kind
     for kind in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from mstar_rt.errors import SharedMemoryExhausted
+from mstar_rt.errors import LargerThanSharedMemory, SharedMemoryExhausted
 
 ALIGNMENT = 64
 """Bytes: a cache line, and what vectorised code on any CPU asks for."""
@@ -42,10 +42,14 @@ class BlockAllocator:
     def allocate(self, num_bytes: int) -> int:
         """The offset of a new block.
 
-        Raises:  SharedMemoryExhausted: no hole is large enough; nothing was changed.
+        Raises:  SharedMemoryExhausted: no hole is large enough; nothing was changed. LargerThanSharedMemory: none will.
         """
         assert num_bytes > 0, num_bytes
         size = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        if size > self._capacity:
+            raise LargerThanSharedMemory(
+                f"no room for {num_bytes} bytes in shared memory, which has {self._capacity} in all"
+            )
         for index, hole in enumerate(self._hole_sizes):
             if hole >= size:
                 return self._take(index, size)

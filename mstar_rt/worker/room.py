@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mstar_rt.clock import Clock
-from mstar_rt.errors import SharedMemoryExhausted
+from mstar_rt.errors import InvalidArgument, LargerThanSharedMemory, MstarError, SharedMemoryExhausted
 from mstar_rt.transport import TensorPlane
 from mstar_rt.worker.active import ActiveWalk
 from mstar_rt.worker.unit import CLASS_OF
@@ -26,7 +26,7 @@ class Delivery:
     """
 
     send: Callable[[], None]
-    give_up: Callable[[SharedMemoryExhausted], None]
+    give_up: Callable[[MstarError], None]
     walk: ActiveWalk | None
     shortage: SharedMemoryExhausted
     until_ns: int = 0
@@ -66,8 +66,9 @@ class Room:
 
     def wait(self, delivery: Delivery) -> None:
         """It found no room."""
-        if not (self._plane.num_held_bytes or self._waiting):
-            delivery.give_up(delivery.shortage)  # nobody will let go of anything
+        can_come = self._plane.num_held_bytes or self._waiting
+        if isinstance(delivery.shortage, LargerThanSharedMemory) or not can_come:
+            delivery.give_up(_never_fits(delivery.shortage))
             return
         delivery.until_ns = self._now_ns() + int(MAX_WAIT_S * 1e9)
         self._waiting.append(delivery)
@@ -99,7 +100,14 @@ class Room:
                 delivery.send()
             except SharedMemoryExhausted as shortage:
                 delivery.shortage = shortage
-                if self._plane.num_held_bytes:
+                if self._plane.num_held_bytes and not isinstance(shortage, LargerThanSharedMemory):
                     self._waiting.insert(0, delivery)
                     return
-                delivery.give_up(shortage)
+                delivery.give_up(_never_fits(shortage))
+
+
+def _never_fits(shortage: SharedMemoryExhausted) -> InvalidArgument:
+    return InvalidArgument(
+        f"what one step sends does not fit into this worker's shared memory, even alone: {shortage}; ask for less at a "
+        "time, or raise workers.shared_memory_mb"
+    )

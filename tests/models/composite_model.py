@@ -124,7 +124,7 @@ def tasks() -> tuple[TaskSpec, ...]:
         *FAULT_PARAMS,
     )
     denoise = (steps, seed, ParamSpec("guidance", "float", 2.0, "scale", minimum=0, maximum=10), *FAULT_PARAMS)
-    paint = (steps, ParamSpec("picture_kb", "int", 1, "size", minimum=1, maximum=1 << 15), *FAULT_PARAMS)
+    paint = (steps, ParamSpec("picture_kb", "int", 1, "size", minimum=1, maximum=1 << 17), *FAULT_PARAMS)
     canvas = (floats("canvas", 1),)
     image = (floats("image", "N", IMAGE, limit=24),)
     context = floats("context", "N", WIDTH)

@@ -10,7 +10,7 @@ from composite_serving import ask, image, series
 from serving import assert_nothing_is_held
 
 from mstar_rt.client import Client
-from mstar_rt.errors import ResourceExhausted
+from mstar_rt.errors import InvalidArgument
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 
@@ -35,12 +35,18 @@ def test_more_between_two_ranks_than_fits_waits_for_room(composite_client: Clien
 
 
 def test_what_could_never_fit_is_refused_and_the_next_request_served(composite_client: Client) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        asked = [
-            pool.submit(ask, composite_client, "one", "paint", CANVAS, steps=64, picture_kb=1 << 15) for _ in range(4)
-        ]
-        for call in asked:
-            with pytest.raises(ResourceExhausted):
+    """Beside others that do fit, and wait for one another."""
+    too_large, fitting = (MEMORY_MB + 1) * 1024, PICTURE_KB
+    with ThreadPoolExecutor(8) as pool:
+        asked = {
+            number: pool.submit(ask, composite_client, "one", "paint", CANVAS, steps=2, picture_kb=size, timeout_s=60)
+            for number, size in enumerate((too_large, fitting) * 4)
+        }
+        for number, call in asked.items():
+            if number % 2:
+                assert len(call.result()) == 2
+                continue
+            with pytest.raises(InvalidArgument, match="does not fit into this worker's shared memory, even alone"):
                 call.result()
     assert len(ask(composite_client, "one", "generate", {"image": image(1, 4)}))
     assert_nothing_is_held(composite_client)

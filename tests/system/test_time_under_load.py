@@ -180,8 +180,9 @@ def test_ticks_overtake_a_painting(client: Client) -> None:
 
 
 def test_ticks_overtake_a_long_step_that_can_be_split(client: Client) -> None:
-    """The decoder of `printer` takes many times the bound of a step; a tick waits for a part of it."""
-    assert paint(client, 1).nodes["develop"].num_steps > 5
+    """The decoder of `printer` takes many times the bound of a step; a tick waits for a part of it. In how many parts it
+    runs is a matter of what the machine was measured to take."""
+    assert paint(client, 1).nodes["develop"].num_steps > 2
     with robot(client) as session:
         most = most_ticks_during(session, lambda: paint(client, 1), 5)
     assert most == 5, "whole, it would leave time for two: one before it and one after it"

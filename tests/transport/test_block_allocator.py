@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from mstar_rt.errors import SharedMemoryExhausted
+from mstar_rt.errors import LargerThanSharedMemory, SharedMemoryExhausted
 from mstar_rt.transport.block_allocator import ALIGNMENT, BlockAllocator
 
 START, END = 64, 64 + 40 * ALIGNMENT
@@ -64,6 +64,15 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 AllocatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestAllocator = AllocatorMachine.TestCase
+
+
+def test_what_the_empty_arena_has_no_room_for_is_told_apart() -> None:
+    allocator = BlockAllocator(START, END)
+    whole = END - START
+    with pytest.raises(LargerThanSharedMemory, match=f"no room for {whole + 1} bytes .* which has {whole} in all"):
+        allocator.allocate(whole + 1)
+    allocator.release(allocator.allocate(whole))
+    assert allocator.num_held == 0
 
 
 def test_exhaustion_names_the_numbers_and_changes_nothing() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from mstar_rt.clock import ManualClock
 from mstar_rt.errors import SharedMemoryExhausted
 from mstar_rt.message import Release, TensorRef
 from mstar_rt.transport import InProcessHub, InProcessPlanes, tensor_plane
+from mstar_rt.worker.parcels import Parcels
 from mstar_rt.worker.room import MAX_WAIT_S, Delivery, Room
 from tests.worker.many_ranks import PLACEMENTS, ManyRanks, same
 from tests.worker.test_many_ranks import SPREAD, alone, params_of, requests_drawn
@@ -225,13 +227,43 @@ def test_who_comes_when_all_has_been_read_and_others_still_wait_is_not_refused()
     assert not given_up
 
 
-def test_what_could_never_fit_is_refused_at_once() -> None:
+@pytest.mark.parametrize("is_held", [False, True])
+def test_what_could_never_fit_is_refused_at_once(is_held: bool) -> None:
     ranks = ManyRanks("encoder apart", arena_bytes=256)
+    if is_held:
+        Plug(ranks, 0)
     ranks.submit("r", "generate", 20, **params_of("generate", 2))
     ranks.run(["r"])
-    assert ranks.failed("r").code == "RESOURCE_EXHAUSTED"
-    assert "0 of 192 bytes are held" in ranks.failed("r").message
-    ranks.assert_clean()
+    assert ranks.failed("r").code == "INVALID_ARGUMENT"
+    assert "even alone: no room for" in ranks.failed("r").message
+    assert "which has 192 in all" in ranks.failed("r").message
+    assert "raise workers.shared_memory_mb" in ranks.failed("r").message
+    if not is_held:
+        ranks.assert_clean()
+
+
+def test_several_that_together_never_fit_are_refused_once_nothing_else_is_there() -> None:
+    plane = InProcessPlanes().plane(InProcessHub().endpoint("worker/0"), ARENA_BYTES)
+    room, given_up = Room(plane, ManualClock()), []
+
+    def send() -> None:
+        parcels = Parcels(plane)
+        for _ in range(2):
+            parcels.add(torch.zeros(3000, dtype=torch.uint8), "reader")
+        parcels.put()
+
+    unread = plane.put("uint8", (100,), bytes(100), ["reader"])
+    room.wait(Delivery(send, given_up.append, None, SharedMemoryExhausted("no room")))
+    room.came = True
+    room.try_again(0)
+    assert len(room) == 1
+    assert unread.segment is not None
+    plane.on_release(Release("reader", [unread.segment.block_id]))
+    room.came = True
+    room.try_again(0)
+    assert not len(room)
+    assert [error.code for error in given_up] == ["INVALID_ARGUMENT"]
+    assert plane.num_held_bytes == 0
 
 
 @pytest.mark.parametrize("placement", SPREAD)
