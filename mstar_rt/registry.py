@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
@@ -42,9 +43,22 @@ def load_declare(family: str) -> Callable[..., Any]:
 
 
 def load_object(path: str) -> Callable[..., Any]:
-    """The object at "package.module:name"."""
+    """The object at "package.module:name".
+
+    Raises: ConfigError: there is none, or its module cannot be imported, whatever it does.
+    """
     module_name, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot load {path!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"cannot load {path!r}: {type(error).__name__}: {error}{_line_of(error)}") from error
+
+
+def _line_of(error: BaseException) -> str:
+    """Where the module failed; a SyntaxError says so itself."""
+    if isinstance(error, SyntaxError) or error.__traceback__ is None:
+        return ""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({last.filename}, line {last.lineno})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,23 @@ def test_a_sentence_is_short_text_whatever_it_quotes() -> None:
     assert long.startswith("begin ")
     assert long.endswith(" end")
     assert sentence(InvalidArgument("\udc80")).encode() == b"?"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def declare(:\n", "cannot load 'broken:declare': SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("\nx = undefined\n", "cannot load 'broken:declare': NameError: name 'undefined' is not defined ({}, line 2)"),
+        ("import sys\nsys.exit(7)\n", "cannot load 'broken:declare': SystemExit: 7 ({}, line 2)"),
+    ],
+    ids=["syntax", "name", "exit"],
+)
+def test_a_module_that_cannot_be_imported_is_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        load_declare("broken:declare")
+    assert str(caught.value) == sentence.format(tmp_path / "broken.py")

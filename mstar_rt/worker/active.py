@@ -14,7 +14,7 @@ from mstar_rt.message import NodeTime, StartWalk
 from mstar_rt.model import NodeCall
 from mstar_rt.program import Emission, Firing, Send, WalkRun
 from mstar_rt.worker.loaded import LoadedModel, Part
-from mstar_rt.worker.mail import Mail
+from mstar_rt.worker.mail import Piece
 from mstar_rt.worker.memory import WalkMemory
 from mstar_rt.worker.playback import Player
 from mstar_rt.worker.remaining_time import MAX_MARKS, Mark, Pace
@@ -50,11 +50,11 @@ class ActiveWalk:
     has, which are not sent twice. `walk_id` changes when the walk is resumed, `start` does not. `asked` are the ranks
     that owe an answer, with the caches asked for (and whether the last answer was lost). `fetched` by (rank, cache) and
     `pending` by cache, with the rank, are sequences that are not in our pages yet. `left` is what a part that is DONE
-    persisted. `is_blocked`: what it sends waits for room in shared memory, as `unsent` where its messages are written
-    already; `held_back` are units that do not run before it has been sent, and `is_complete` says that nothing else is
-    left to do. `pace` is what walks of its kind need; `ran_ns` what this one ran so far, `sure_ns` what of that every
-    walk of its kind runs, as if alone, and `marks` what they were at each node. `is_trial`: it looks hopeless and runs
-    all the same. `player`: of somebody who listens, where that counts.
+    persisted. `is_blocked`: what it sends waits for room in shared memory, `unsent` first; `held_back` are units that
+    do not run before it has been sent, and `is_complete` says that nothing else is left to do. `pace` is what walks of
+    its kind need; `ran_ns` what this one ran so far, `sure_ns` what of that every walk of its kind runs, as if alone,
+    and `marks` what they were at each node. `is_trial`: it looks hopeless and runs all the same. `player`: of somebody
+    who listens, where that counts.
     """
 
     start: StartWalk
@@ -79,7 +79,7 @@ class ActiveWalk:
     emissions: list[Emission] = field(default_factory=list)
     emitted: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     is_blocked: bool = False
-    unsent: Mail | None = None
+    unsent: list[Piece] = field(default_factory=list)
     held_back: list[Unit[Work]] = field(default_factory=list)
     is_complete: bool = False
     times: dict[int, NodeTime] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class ActiveWalk:
         self.marks = []
         self.left, self.pending = {}, {}
         self.sends, self.emissions, self.flags = [], [], []
-        self.is_blocked, self.is_complete, self.unsent, self.held_back = False, False, None, []
+        self.is_blocked, self.is_complete, self.unsent, self.held_back = False, False, [], []
 
 
 def request_seed(start: StartWalk) -> int:

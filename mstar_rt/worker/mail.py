@@ -1,31 +1,24 @@
-"""What one step of a walk sends, written but perhaps not sent yet."""
+"""What a step of a walk sends, in the smallest parts that can be sent each by itself."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mstar_rt.message import CacheDelta, Token
-from mstar_rt.program import Emission
-from mstar_rt.worker.parcels import Letter, Parcels
+from mstar_rt.cache.moving import Delta
+from mstar_rt.program import Emission, Send
 
-
-@dataclass(slots=True)
-class Draft:
-    """The message to one rank, before its tensors are put."""
-
-    letter: Letter
-    moved: set[str] = field(default_factory=set)
-    caches: list[CacheDelta] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+Moved = tuple[str, list[Delta]]
+"""A cache, and what changed in it."""
 
 
 @dataclass(slots=True)
-class Mail:
-    """All messages of a step, by rank, and what it emits, each with the index of its tensor in `parcels`.
+class Piece:
+    """An emission for the server, or what another rank is told, with the sequences that have to be there before.
 
-    Writing it marks what moves as known to its readers: it is to be sent, or the walk to end.
+    These count as known to that rank once they are here: a piece is to be sent, or its walk to end.
     """
 
-    parcels: Parcels
-    to_server: list[tuple[Emission, int]]
-    drafts: dict[int, Draft]
+    emission: Emission | None = None
+    send: Send | None = None
+    moved: Sequence[Moved] = ()

@@ -16,13 +16,15 @@ MAX_WAIT_S = 10.0
 """Readers let go when they read their inbox, after a step at most. What they cannot take in yet stays, and may in turn
 wait for what finds no room here: hence an end."""
 
+_ADVICE = "ask for less at a time, or raise workers.shared_memory_mb"
+
 
 @dataclass(slots=True, eq=False)
 class Delivery:
     """What is to be sent, of a walk or (None) for another rank that asks.
 
-    `send` raises SharedMemoryExhausted where there is no room, and then has sent nothing and holds nothing. Either it
-    returns once or `give_up` is called once, unless the walk ends before.
+    `send` raises SharedMemoryExhausted where there is no room for the next part of it, of which it holds nothing then.
+    Either it returns once or `give_up` is called once, unless the walk ends before.
     """
 
     send: Callable[[], None]
@@ -80,7 +82,7 @@ class Room:
             self._send_waiting()
         for delivery in [waiting for waiting in self._waiting if waiting.until_ns <= now_ns]:
             self._waiting.remove(delivery)
-            text = f"{delivery.shortage}; in {MAX_WAIT_S:.0f} s nobody read enough of it"
+            text = f"{delivery.shortage}; in {MAX_WAIT_S:.0f} s nobody read enough of it: {_ADVICE}"
             delivery.give_up(SharedMemoryExhausted(text))
 
     @property
@@ -108,6 +110,5 @@ class Room:
 
 def _never_fits(shortage: SharedMemoryExhausted) -> InvalidArgument:
     return InvalidArgument(
-        f"what one step sends does not fit into this worker's shared memory, even alone: {shortage}; ask for less at a "
-        "time, or raise workers.shared_memory_mb"
+        f"a tensor for another process does not fit into this worker's shared memory, even alone: {shortage}; {_ADVICE}"
     )

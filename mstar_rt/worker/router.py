@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 
 from mstar_rt.cache.moving import export_delta
 from mstar_rt.errors import SharedMemoryExhausted
-from mstar_rt.message import Emitted, EmittedGroup, TensorRef, Token, Tokens
+from mstar_rt.message import CacheDelta, Emitted, EmittedGroup, TensorRef, Token, Tokens
 from mstar_rt.program import Emission, Progress, Send
 from mstar_rt.transport import ControlEndpoint, TensorPlane
 from mstar_rt.worker.active import ActiveWalk
-from mstar_rt.worker.mail import Draft, Mail
-from mstar_rt.worker.parcels import Parcels, open_delta, open_value
+from mstar_rt.worker.mail import Moved, Piece
+from mstar_rt.worker.parcels import Letter, Parcels, open_delta, open_value
 from mstar_rt.worker.tensors import one_tensor, receive_tensors, send_tensor, take_back
 
 
+@dataclass(slots=True)
+class _Draft:
+    """The message to one rank, before its tensors are put."""
+
+    letter: Letter
+    caches: list[CacheDelta] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+
+
 class Router:
-    """One message per step and destination."""
+    """One message per step and destination, if there is room."""
 
     def __init__(self, endpoint: ControlEndpoint, plane: TensorPlane, device: str, checks_outputs: bool) -> None:
         self._endpoint = endpoint
@@ -25,44 +37,57 @@ class Router:
         self._checks_outputs = checks_outputs
 
     def flush(self, walk: ActiveWalk) -> None:
-        """Send what the walk has gathered. When it raises, nothing that was not sent is held.
+        """Send what the walk has gathered, together if there is room for all of it. When it raises, nothing that was
+        not sent is held.
 
-        Raises: SharedMemoryExhausted: no room for the tensors; may be called again.  MstarError: a value that cannot be
-                sent.
+        Raises: SharedMemoryExhausted: no room for the first of the walk's `unsent`, to be called again.
+                MstarError: a value that cannot be sent.
         """
-        if walk.unsent is not None:
-            self._post(walk, walk.unsent)
-            walk.unsent = None
+        if walk.unsent:
+            self._post_unsent(walk)
         emissions, sends = walk.emissions, walk.sends
         walk.emissions, walk.sends = [], []
         fresh = [emission for emission in emissions if (emission.name, emission.iteration) not in walk.emitted]
         if sends:
-            mail = self._written(walk, fresh, sends)
+            pieces = _pieces(walk, fresh, sends)
             try:
-                self._post(walk, mail)
+                self._post(walk, pieces)
             except SharedMemoryExhausted:
-                walk.unsent = mail
-                raise
+                walk.unsent = pieces
+                self._post_unsent(walk)
         elif fresh:
             try:
                 self._emit(walk, fresh)
             except SharedMemoryExhausted:
-                walk.emissions = fresh
-                raise
+                walk.unsent = [Piece(emission) for emission in fresh]
+                self._post_unsent(walk)
 
-    def _written(self, walk: ActiveWalk, fresh: list[Emission], sends: list[Send]) -> Mail:
-        parcels = Parcels(self._plane)
-        to_server = [(emission, parcels.add(self._tensor(walk, emission), walk.start.reply_to)) for emission in fresh]
-        return Mail(parcels, to_server, _drafts(parcels, walk, sends))
+    def _post_unsent(self, walk: ActiveWalk) -> None:
+        """One by one: what a step makes in all may be more than there is memory."""
+        while walk.unsent:
+            self._post(walk, walk.unsent[:1])
+            walk.unsent.pop(0)
 
-    def _post(self, walk: ActiveWalk, mail: Mail) -> None:
-        parcels = mail.parcels
+    def _post(self, walk: ActiveWalk, pieces: Sequence[Piece]) -> None:
+        """All or nothing; one message to each rank."""
+        reply_to, parcels = walk.start.reply_to, Parcels(self._plane)
+        to_server: list[tuple[Emission, int]] = []
+        drafts: dict[int, _Draft] = {}
+        for piece in pieces:
+            if piece.emission is not None:
+                to_server.append((piece.emission, parcels.add(self._tensor(walk, piece.emission), reply_to)))
+            elif piece.send is not None:
+                send, draft = piece.send, drafts.get(piece.send.rank)
+                if draft is None:
+                    draft = drafts[send.rank] = _Draft(parcels.letter(f"worker/{send.rank}"))
+                draft.caches += [draft.letter.delta(cache, deltas) for cache, deltas in piece.moved]
+                draft.tokens.append(Token(send.kind, send.index, send.tag, draft.letter.value(send.value), send.flag))
         parcels.put()
         try:
-            for emission, index in mail.to_server:
+            for emission, index in to_server:
                 self._send_emitted(walk, emission, parcels.ref(index))
-                parcels.sent(index, walk.start.reply_to)
-            for rank, draft in mail.drafts.items():
+                parcels.sent(index, reply_to)
+            for rank, draft in drafts.items():
                 refs = draft.letter.refs()
                 message = Tokens(walk.request_id, walk.walk_id, refs, draft.tokens, draft.caches)
                 self._endpoint.send(f"worker/{rank}", message)
@@ -119,18 +144,16 @@ class Router:
         return tensor
 
 
-def _drafts(parcels: Parcels, walk: ActiveWalk, sends: list[Send]) -> dict[int, Draft]:
-    """What goes to each rank. Pages that have to be there before a value go with it."""
-    drafts: dict[int, Draft] = {}
+def _pieces(walk: ActiveWalk, fresh: list[Emission], sends: list[Send]) -> list[Piece]:
+    """Pages that have to be there before a value go with it."""
+    pieces = [Piece(emission) for emission in fresh]
+    moved: set[tuple[int, str]] = set()
     for send in sends:
-        draft = drafts.get(send.rank)
-        if draft is None:
-            draft = drafts[send.rank] = Draft(parcels.letter(f"worker/{send.rank}"))
+        changes: list[Moved] = []
         for cache in send.moves:
-            if cache not in draft.moved:
-                draft.moved.add(cache)
-                deltas = export_delta(walk.memory.store(cache), send.rank)
-                if deltas:
-                    draft.caches.append(draft.letter.delta(cache, deltas))
-        draft.tokens.append(Token(send.kind, send.index, send.tag, draft.letter.value(send.value), send.flag))
-    return drafts
+            if (send.rank, cache) not in moved:
+                moved.add((send.rank, cache))
+                if deltas := export_delta(walk.memory.store(cache), send.rank):
+                    changes.append((cache, deltas))
+        pieces.append(Piece(send=send, moved=changes))
+    return pieces
