@@ -230,7 +230,9 @@ def option_value(name: str, value: Any) -> request_pb2.OptionValue:
     try:
         if isinstance(value, (bool, np.bool_)):
             return request_pb2.OptionValue(flag=bool(value))
-        if isinstance(value, (int, np.integer)):
+        if isinstance(value, int | np.integer):
+            if not -(2**63) <= value < 2**63:
+                raise InvalidArgument(f"option {name!r} is {arguments.shown(value)}, whole numbers have 64 bits")
             return request_pb2.OptionValue(integer=int(value))
         if isinstance(value, (float, np.floating)):
             return request_pb2.OptionValue(number=float(value))

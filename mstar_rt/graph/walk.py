@@ -36,6 +36,8 @@ class Walk:
     ) -> None:
         check_name(name, "the name of a walk")
         where = f"walk {name!r}"
+        if isinstance(edges, GraphEdge | StreamingGraphEdge):
+            raise GraphError(f"{where} has edges={edges!r}, expected a tuple of edges: write edges=(...,)")
         for edge in edges:
             if not isinstance(edge, GraphEdge | StreamingGraphEdge):
                 what = f"{where} has {edge!r} among its edges"

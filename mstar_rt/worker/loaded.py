@@ -108,6 +108,9 @@ def load_model(model: ServedModel, worker: WorkerConfig, nodes: Collection[str] 
         compile=worker.compile,
     )
     code_by_name = load_object(model.nodes_factory)(model, resources)
+    if not isinstance(code_by_name, Mapping):
+        found = f"gives a {type(code_by_name).__name__}, expected a dict of nodes by their names"
+        raise GraphError(f"model {model.name!r}: {model.nodes_factory} {found}")
     engines = {node.name: _engine(model, node, code_by_name, pools, backends) for node in here}
     programs = {walk.name: compile_walk(model.graph, walk.name) for walk in model.graph.walks}
     compiled = tuple(node.name for node in here if getattr(code_by_name[node.name], "is_compiled", False))

@@ -137,6 +137,7 @@ def test_cancelling_a_rollout(client: Client, runtime: ToyRuntime) -> None:
         ({"num_samples": None}, InvalidArgument, "option 'num_samples' is None, leave it out"),
         ({"cost": "l3"}, InvalidArgument, "option 'cost' cannot be 'l3'"),
         ({"seed": -1}, InvalidArgument, "option 'seed' cannot be -1"),
+        ({"spice": 2**63}, InvalidArgument, "option 'spice' is 9223372036854775808, whole numbers have 64 bits"),
         ({"spice": object()}, InvalidArgument, "expected a bool, a number, text or a sequence"),
         ({"frames": None}, InvalidArgument, "give either frames or latents"),
         ({"goal_frames": None}, InvalidArgument, "give either goal_frames or goal_latents"),

@@ -18,6 +18,7 @@ from mstar_rt.graph import (
     Sequential,
     Streamed,
     StreamLoop,
+    Walk,
     WalkInput,
 )
 from tests.graph.speech_walk import DECODE, FOUR, MIX, NORM, SECOND, SPOKEN, TALK, edge, graph, in_outer, talking
@@ -56,6 +57,10 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a plain edge into the same input": (
         lambda: graph(SPOKEN, edge(), GraphEdge("talk.code", "decode.codes")),
         "walk 'speak' has two edges into 'decode.codes', an input has one producer",
+    ),
+    "one edge in place of a tuple": (
+        lambda: Walk("speak", SPOKEN, edges=edge()),  # type: ignore[arg-type]
+        "expected a tuple of edges: write edges=(...,)",
     ),
     "something else among the edges": (
         lambda: graph(SPOKEN, FOUR),

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import toy_model
 
 from mstar_rt.config import DeploymentConfig, WorkerConfig, parse_deployment
-from mstar_rt.errors import ConfigError
+from mstar_rt.errors import ConfigError, GraphError
 from mstar_rt.model import ServedModel
 from mstar_rt.worker import process
 from mstar_rt.worker.loaded import LoadedModel, load_model
@@ -27,6 +27,14 @@ def test_a_device_that_is_not_there_is_named(device: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=f"rank 2 has device '{device}', but torch finds no CUDA device"):
         load_model(toy_model.declare("toy", "", {}), WorkerConfig(2, device=device))
+
+
+def test_a_factory_that_gives_no_nodes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy_model.declare("toy", "", {})
+    module, _, name = model.nodes_factory.partition(":")
+    monkeypatch.setattr(f"{module}.{name}", lambda model, resources: None)
+    with pytest.raises(GraphError, match=f"model 'toy': {module}:{name} gives a NoneType, expected a dict of nodes"):
+        load_model(model, WorkerConfig(0))
 
 
 def compiling() -> DeploymentConfig:
