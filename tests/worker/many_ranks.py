@@ -42,6 +42,8 @@ from mstar_rt.worker.loaded import LoadedModel, load_model
 from mstar_rt.worker.worker import Worker
 
 MODEL = "composite"
+LEAST_BYTES = 768
+"""Shared memory for the largest tensor of requests of up to 5 rows and 6 steps, alone, beside the header."""
 
 
 def rule(ranks: Sequence[int] | int, *nodes: str, walks: Sequence[str] = ("*",)) -> PlacementRule:

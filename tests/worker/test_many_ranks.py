@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mstar_rt.transport import tensor_plane
-from tests.worker.many_ranks import PLACEMENTS, ManyRanks, same
+from tests.worker.many_ranks import LEAST_BYTES, PLACEMENTS, ManyRanks, same
+
+pytestmark = pytest.mark.usefixtures("through_shared_memory")
 
 TALK: dict[str, Any] = {"temperature": 1.0}
 TASKS: dict[str, dict[str, Any]] = {
@@ -24,14 +24,6 @@ TASKS: dict[str, dict[str, Any]] = {
     "fill_and_tell": TALK,
 }
 SPREAD = [name for name in PLACEMENTS if name != "one rank"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _through_shared_memory() -> Iterator[None]:
-    """Nearly all tensors of the model are small: without this, nothing could be lost."""
-    usual, tensor_plane.MAX_INLINE_BYTES = tensor_plane.MAX_INLINE_BYTES, 16
-    yield
-    tensor_plane.MAX_INLINE_BYTES = usual
 
 
 def params_of(task: str, steps: int) -> dict[str, Any]:
@@ -311,8 +303,12 @@ def test_a_deadline_ends_a_walk_on_all_its_ranks(placement: str, deadline_ns: in
 
 @pytest.mark.parametrize("placement", SPREAD)
 @pytest.mark.parametrize("num_before", range(0, 60, 5))
-def test_a_rank_that_dies_takes_its_requests_and_leaves_nothing_on_the_others(placement: str, num_before: int) -> None:
-    ranks = ManyRanks(placement, num_before)
+@pytest.mark.parametrize("arena_bytes", [1 << 20, LEAST_BYTES])
+def test_a_rank_that_dies_takes_its_requests_and_leaves_nothing_on_the_others(
+    placement: str, num_before: int, arena_bytes: int
+) -> None:
+    """With little memory, others wait to send to it."""
+    ranks = ManyRanks(placement, num_before, arena_bytes=arena_bytes)
     names = [f"r{index}" for index in range(4)]
     for index, name in enumerate(names):
         ranks.submit(name, "speak" if index % 2 else "fill_and_tell", **params_of("speak", 4))

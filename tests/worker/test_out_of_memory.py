@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from mstar_rt.transport import tensor_plane
 from tests.worker.many_ranks import ManyRanks, same
 from tests.worker.test_many_ranks import alone, params_of
+
+pytestmark = pytest.mark.usefixtures("through_shared_memory")
 
 REQUESTS = {"r0": "generate", "r1": "speak", "r2": "denoise", "r3": "generate"}
 SESSION: list[tuple[str, str, dict[str, Any]]] = [
@@ -25,13 +25,6 @@ ALLOCATIONS = {
     "reading pages": "mstar_rt.cache.pool.KVPool.read_tokens",
     "writing pages": "mstar_rt.cache.pool.KVPool.write_tokens",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _through_shared_memory() -> Iterator[None]:
-    usual, tensor_plane.MAX_INLINE_BYTES = tensor_plane.MAX_INLINE_BYTES, 16
-    yield
-    tensor_plane.MAX_INLINE_BYTES = usual
 
 
 class Failing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,17 @@ from hypothesis import strategies as st
 from mstar_rt.clock import ManualClock
 from mstar_rt.errors import SharedMemoryExhausted
 from mstar_rt.message import Release, TensorRef
-from mstar_rt.transport import InProcessHub, InProcessPlanes, tensor_plane
+from mstar_rt.transport import InProcessHub, InProcessPlanes
 from mstar_rt.worker.parcels import Parcels
 from mstar_rt.worker.room import MAX_WAIT_S, Delivery, Room
-from tests.worker.many_ranks import PLACEMENTS, ManyRanks, same
+from tests.worker.many_ranks import LEAST_BYTES, PLACEMENTS, ManyRanks, same
 from tests.worker.test_many_ranks import SPREAD, alone, params_of, requests_drawn
 
+pytestmark = pytest.mark.usefixtures("through_shared_memory")
+
 ARENA_BYTES = 4096
-LEAST_BYTES = 768
-"""What the largest tensor of these requests alone takes, beside the header."""
 TASKS = ["generate", "speak", "denoise"]
 Drawn = list[tuple[str, int, int]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _through_shared_memory() -> Iterator[None]:
-    usual, tensor_plane.MAX_INLINE_BYTES = tensor_plane.MAX_INLINE_BYTES, 16
-    yield
-    tensor_plane.MAX_INLINE_BYTES = usual
 
 
 class Plug:
@@ -154,25 +146,6 @@ def test_a_cancel_while_it_waits_leaves_nothing(placement: str, task: str) -> No
         ranks.run(["gone", "stays"])
         assert_as_alone(ranks, "stays", task)
         ranks.assert_clean()
-
-
-@pytest.mark.parametrize("placement", SPREAD)
-@pytest.mark.parametrize("num_before", range(0, 60, 10))
-def test_a_rank_that_dies_while_others_wait_to_send_to_it_leaves_nothing(placement: str, num_before: int) -> None:
-    ranks = ManyRanks(placement, num_before, arena_bytes=LEAST_BYTES)
-    names = [f"r{index}" for index in range(4)]
-    for index, name in enumerate(names):
-        ranks.submit(name, "speak" if index % 2 else "fill_and_tell", **params_of("speak", 4))
-    for _ in range(num_before):
-        ranks.turn()
-    ranks.kill(1)
-    ranks.run(names)
-    ranks.restart(1)
-    ranks.assert_clean(after_a_death=True)
-    ranks.submit("after", "speak", **params_of("speak", 4))
-    ranks.run(["after"])
-    assert_as_alone(ranks, "after", "speak")
-    ranks.assert_clean(after_a_death=True)
 
 
 @pytest.mark.parametrize("placement", ["one rank", "all apart"])
