@@ -42,7 +42,7 @@ from mstar_rt.worker.loaded import LoadedModel, load_model
 from mstar_rt.worker.worker import Worker
 
 MODEL = "composite"
-LEAST_BYTES = 768
+LEAST_BYTES = 704
 """Shared memory for the largest tensor of requests of up to 5 rows and 6 steps, alone, beside the header."""
 
 
