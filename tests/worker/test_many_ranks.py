@@ -134,12 +134,13 @@ def test_no_rank_begins_a_step_of_a_request_that_it_knows_to_be_cancelled(placem
     assert len(num_ran_before) > 3, "it was meant to be met at several steps"
 
 
-@settings(max_examples=40)
-@given(st.sampled_from(SPREAD), requests_drawn, st.integers(0, 2**32))
+@settings(max_examples=65)
+@given(st.sampled_from(SPREAD), requests_drawn, st.integers(0, 2**32), st.sampled_from([1 << 24, LEAST_BYTES]))
 def test_walks_that_the_conductor_has_begin_again_give_the_same_once(
-    placement: str, drawn: list[tuple[str, int, int]], seed: int
+    placement: str, drawn: list[tuple[str, int, int]], seed: int, arena_bytes: int
 ) -> None:
-    ranks = ManyRanks(placement, seed)
+    """With little memory, also while they wait for room."""
+    ranks = ManyRanks(placement, seed, arena_bytes=arena_bytes)
     names = [f"r{index}" for index in range(len(drawn))]
     for name, (task, rows, steps) in zip(names, drawn, strict=True):
         ranks.submit(name, task, rows, **params_of(task, steps))

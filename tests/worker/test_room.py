@@ -72,23 +72,6 @@ def test_any_company_in_little_memory_gives_what_one_request_alone_gives(
     ranks.assert_clean()
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(SPREAD), requests_drawn, st.integers(0, 2**32))
-def test_walks_that_begin_again_while_they_wait_give_the_same_once(placement: str, drawn: Drawn, seed: int) -> None:
-    ranks = ManyRanks(placement, seed, arena_bytes=LEAST_BYTES)
-    names = [f"r{index}" for index in range(len(drawn))]
-    for name, (task, rows, steps) in zip(names, drawn, strict=True):
-        ranks.submit(name, task, rows, **params_of(task, steps))
-    for _ in range(8 * len(names)):
-        for _ in range(ranks.rng.randrange(6)):
-            ranks.turn()
-        ranks.make_one_yield()
-    ranks.run(names)
-    for name, (task, rows, steps) in zip(names, drawn, strict=True):
-        assert_as_alone(ranks, name, task, rows, steps)
-    ranks.assert_clean()
-
-
 @settings(max_examples=15)
 @given(st.sampled_from(SPREAD), st.integers(5, 9), st.integers(0, 2**32))
 def test_short_of_pages_and_of_memory_every_request_ends_and_most_are_served(
